@@ -1,0 +1,250 @@
+"""The four variants of the paper: {Extrinsic, Intrinsic} x {Gaussian, VectorQuantizer}.
+
+Both architectures map a frame to the *configuration*, the state's dimensions that one frame
+determines, and back. Velocities are no business of a single image: see ``estimation.py``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from piwm_gym.models.bottleneck import Bottleneck, Latent, split
+from piwm_gym.models.gaussian import Gaussian
+from piwm_gym.models.physical import (
+    PhysicalDecoder,
+    PhysicalEncoder,
+    TokenTransformer,
+    TransformerConfig,
+)
+from piwm_gym.models.quantizer import VectorQuantizer
+from piwm_gym.models.vision import VisionConfig, VisionDecoder, VisionEncoder
+from piwm_gym.systems import System, unknown
+
+VARIANTS = (
+    "extrinsic-discrete",
+    "extrinsic-continuous",
+    "intrinsic-continuous",
+    "intrinsic-discrete",
+)
+
+
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """Architecture of an autoencoder.
+
+    Attributes:
+        variant: One of :data:`VARIANTS`.
+        vision: Sizes of vision encoder and decoder.
+        transformer: Sizes of the transformers.
+        latent_dim: Numbers per latent token.
+        num_codes: Codebook size of discrete variants.
+        commitment_weight: Weight of the commitment loss (paper: beta = 0.25).
+        kl_weight: Weight of the KL divergence (paper: beta = 1).
+        flat: Extrinsic-continuous only: one latent vector for the frame, as in the paper's
+            appendix, instead of one per grid cell. Intrinsic-continuous latents are always flat.
+    """
+
+    variant: str = "extrinsic-discrete"
+    vision: VisionConfig = field(default_factory=VisionConfig)
+    transformer: TransformerConfig = field(default_factory=TransformerConfig)
+    latent_dim: int = 64
+    num_codes: int = 512
+    commitment_weight: float = 0.25
+    kl_weight: float = 1.0
+    flat: bool = False
+
+
+BottleneckFactory = Callable[..., Bottleneck]
+
+
+def _gaussian(
+    config: AutoencoderConfig, num_inputs: int, input_dim: int, num_physical: int
+) -> Gaussian:
+    flat = config.flat or num_physical > 0
+    return Gaussian(num_inputs, input_dim, config.latent_dim, num_physical, flat, config.kl_weight)
+
+
+def _quantizer(
+    config: AutoencoderConfig, num_inputs: int, input_dim: int, num_physical: int
+) -> VectorQuantizer:
+    return VectorQuantizer(
+        num_inputs,
+        input_dim,
+        config.vision.grid**2,
+        config.latent_dim,
+        num_physical,
+        config.num_codes,
+        config.commitment_weight,
+    )
+
+
+class Autoencoder(nn.Module):
+    """Frames to configurations in SI units, and back."""
+
+    centre: Tensor
+    half_range: Tensor
+
+    def __init__(self, system: System) -> None:
+        super().__init__()
+        visible = system.visible
+        self.register_buffer("centre", system.centres[visible], persistent=False)
+        self.register_buffer("half_range", system.ranges[visible] / 2, persistent=False)
+
+    def normalize(self, configuration: Float[Tensor, "*B P"]) -> Float[Tensor, "*B P"]:
+        """SI configuration to [-1, 1] over the documented ranges."""
+        return (configuration - self.centre) / self.half_range
+
+    def denormalize(self, normalized: Float[Tensor, "*B P"]) -> Float[Tensor, "*B P"]:
+        """Inverse of :meth:`normalize`."""
+        return normalized * self.half_range + self.centre
+
+    def encode(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B P"]:
+        """Configuration of single frames, SI units."""
+        raise NotImplementedError
+
+    def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of configurations in SI units; values are not clipped."""
+        raise NotImplementedError
+
+
+class Extrinsic(Autoencoder):
+    """A vision autoencoder, and a physical autoencoder on its frozen latent.
+
+    frame -E_v-> tokens -bottleneck-> latent z -E_p-> configuration -D_p-> latent -D_v-> frame
+    """
+
+    def __init__(
+        self, config: AutoencoderConfig, system: System, bottleneck: BottleneckFactory
+    ) -> None:
+        super().__init__(system)
+        vision, count = config.vision, config.vision.grid**2
+        self.vision_encoder = VisionEncoder(vision, system.frame.background)
+        self.bottleneck = bottleneck(config, count, vision.token_dim, num_physical=0)
+        size = self.bottleneck.num_tokens * config.latent_dim
+        self.expand: nn.Module = nn.Identity()
+        if self.bottleneck.num_tokens == 1:  # a flat latent: 64 scalar tokens for the transformer
+            self.expand = nn.Sequential(
+                nn.Linear(size, count * vision.token_dim),
+                nn.Unflatten(-1, (count, vision.token_dim)),
+                nn.Flatten(1, 2),
+            )
+        self.token_dim = size // count
+        self.vision_decoder = VisionDecoder(vision, system.frame.background)
+        sizes: dict[str, Any] = {
+            "num_tokens": count,
+            "token_dim": self.token_dim,
+            "num_physical": len(system.visible),
+        }
+        self.physical_encoder = PhysicalEncoder(config.transformer, **sizes)
+        self.physical_decoder = PhysicalDecoder(config.transformer, **sizes)
+
+    def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
+        """Bottleneck output of frames."""
+        return self.bottleneck(self.vision_encoder(frames))
+
+    def draw(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of a latent; unclipped."""
+        return self.vision_decoder(self.expand(value))
+
+    def read(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B P"]:
+        """Normalised configuration of a latent."""
+        return self.physical_encoder(value.reshape(len(value), -1, self.token_dim))
+
+    def imagine(self, normalized: Float[Tensor, "B P"]) -> Float[Tensor, "B N C"]:
+        """Latent of a normalised configuration."""
+        tokens = self.physical_decoder(normalized)
+        return tokens.reshape(len(tokens), self.bottleneck.num_tokens, -1)
+
+    def encode(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B P"]:
+        """Configuration of single frames, SI units."""
+        return self.denormalize(self.read(self.latent(frames).value))
+
+    def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of configurations in SI units; values are not clipped."""
+        return self.draw(self.imagine(self.normalize(configuration)))
+
+
+class Intrinsic(Autoencoder):
+    """One encoder whose latent is partitioned, [z_p, z_v]: physical part and visual rest.
+
+    frame -E_v, transformer-> tokens -bottleneck-> [z_p, z_v] -transformer, D_v-> frame
+
+    A transformer in front of the bottleneck lets every token see the whole frame: the discrete
+    physical state is a mean over all tokens' codes, most of which see only background.
+    """
+
+    def __init__(
+        self, config: AutoencoderConfig, system: System, bottleneck: BottleneckFactory
+    ) -> None:
+        super().__init__(system)
+        vision, transformer, count = config.vision, config.transformer, config.vision.grid**2
+        self.num_physical = len(system.visible)
+        self.vision_encoder = VisionEncoder(vision, system.frame.background)
+        self.context = TokenTransformer(transformer, count, vision.token_dim)
+        self.bottleneck = bottleneck(
+            config, self.context.num_outputs, transformer.width, num_physical=self.num_physical
+        )
+        visual = (self.bottleneck.num_tokens, config.latent_dim - self.num_physical)
+        self.decoder = PhysicalDecoder(
+            transformer, count, vision.token_dim, self.num_physical, visual
+        )
+        self.vision_decoder = VisionDecoder(vision, system.frame.background)
+
+    def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
+        """Bottleneck output of frames."""
+        return self.bottleneck(self.context(self.vision_encoder(frames)))
+
+    def split(
+        self, value: Float[Tensor, "B N C"]
+    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B N V"]]:
+        """Normalised configuration and visual part of a latent."""
+        return split(value, self.num_physical)
+
+    def draw(
+        self, normalized: Float[Tensor, "B P"], visual: Float[Tensor, "B N V"] | None = None
+    ) -> Float[Tensor, "B 3 H W"]:
+        """Frames of a normalised configuration and, where given, a visual part; unclipped."""
+        return self.vision_decoder(self.decoder(normalized, visual))
+
+    def encode(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B P"]:
+        """Configuration of single frames, SI units."""
+        return self.denormalize(self.split(self.latent(frames).value)[0])
+
+    def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of configurations in SI units; values are not clipped."""
+        return self.draw(self.normalize(configuration))
+
+
+_ARCHITECTURES = {"extrinsic": Extrinsic, "intrinsic": Intrinsic}
+_LATENTS: dict[str, BottleneckFactory] = {"continuous": _gaussian, "discrete": _quantizer}
+
+
+def build_autoencoder(config: AutoencoderConfig, system: System) -> Extrinsic | Intrinsic:
+    """Autoencoder of a variant.
+
+    Raises:
+        ValueError: The variant is unknown; the nearest one is suggested.
+    """
+    if config.variant not in VARIANTS:
+        raise ValueError(unknown("variant", config.variant, VARIANTS))
+    architecture, latent = config.variant.split("-")
+    return _ARCHITECTURES[architecture](config, system, _LATENTS[latent])
+
+
+def num_parameters(module: nn.Module) -> int:
+    """Trainable numbers in a module."""
+    return sum(p.numel() for p in module.parameters())
+
+
+__all__ = [
+    "VARIANTS",
+    "Autoencoder",
+    "AutoencoderConfig",
+    "Extrinsic",
+    "Intrinsic",
+    "build_autoencoder",
+    "num_parameters",
+]

@@ -1,0 +1,142 @@
+"""Physical encoder and decoder: transformers between tokens and the configuration.
+
+Two pre-norm layers, four heads, mean pooling and a linear read-out (paper, appendix B). Patch
+merging (several neighbouring tokens become one) in front of the transformer is ours: attention
+over 16 instead of 64 tokens costs a quarter.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Sizes of the transformers.
+
+    Attributes:
+        width: Model dimension.
+        heads: Attention heads.
+        feedforward: Width of the feed-forward part.
+        layers: Number of layers.
+        dropout: Dropout rate.
+        merge: Side of the cell of tokens that become one.
+        frequencies: Octaves of the configuration's sinusoidal features in the decoder; 0 feeds
+            the plain numbers.
+    """
+
+    width: int = 96
+    heads: int = 4
+    feedforward: int = 256
+    layers: int = 2
+    dropout: float = 0.0
+    merge: int = 2
+    frequencies: int = 6
+
+
+def _transformer(config: TransformerConfig) -> nn.TransformerEncoder:
+    layer = nn.TransformerEncoderLayer(
+        config.width,
+        config.heads,
+        config.feedforward,
+        config.dropout,
+        activation="gelu",
+        batch_first=True,
+        norm_first=True,
+    )
+    return nn.TransformerEncoder(
+        layer, config.layers, norm=nn.LayerNorm(config.width), enable_nested_tensor=False
+    )
+
+
+class TokenTransformer(nn.Module):
+    """Tokens to context tokens: merging, position embedding, transformer."""
+
+    def __init__(self, config: TransformerConfig, num_tokens: int, token_dim: int) -> None:
+        super().__init__()
+        self.merge = config.merge
+        self.num_outputs = num_tokens // config.merge**2
+        self.embed = nn.Linear(config.merge**2 * token_dim, config.width)
+        self.position = nn.Parameter(0.02 * torch.randn(self.num_outputs, config.width))
+        self.transformer = _transformer(config)
+
+    def forward(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B M W"]:
+        """(B, N, C) tokens to (B, N / merge^2, width) context tokens."""
+        return self.transformer(self.embed(merge_tokens(tokens, self.merge)) + self.position)
+
+
+class PhysicalEncoder(nn.Module):
+    """E_p: latent tokens to the normalised configuration."""
+
+    def __init__(
+        self, config: TransformerConfig, num_tokens: int, token_dim: int, num_physical: int
+    ) -> None:
+        super().__init__()
+        self.context = TokenTransformer(config, num_tokens, token_dim)
+        self.head = nn.Linear(config.width, num_physical)
+
+    def forward(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B P"]:
+        """Configuration, normalised to [-1, 1] over the documented ranges."""
+        return self.head(self.context(tokens).mean(dim=1))
+
+
+def sinusoidal_features(x: Float[Tensor, "B P"], frequencies: int) -> Float[Tensor, "B F"]:
+    """Each number with sines and cosines of its first octaves.
+
+    A moving edge is a high-frequency function of the position; networks fed with plain numbers
+    learn those last (Tancik et al. 2020).
+    """
+    octaves = math.pi * 2.0 ** torch.arange(frequencies, device=x.device)
+    angles = (x[..., None] * octaves).flatten(1)
+    return torch.cat((x, angles.sin(), angles.cos()), dim=-1)
+
+
+class PhysicalDecoder(nn.Module):
+    """D_p: normalised configuration, and optionally a visual latent, to tokens.
+
+    Args:
+        config: Sizes.
+        num_tokens: Tokens to produce.
+        token_dim: Their size.
+        num_physical: Dimensions of the configuration.
+        visual_shape: (tokens, size) of the visual latent; one token is shown to all positions,
+            a grid of tokens to each its own. None when there is none.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        num_tokens: int,
+        token_dim: int,
+        num_physical: int,
+        visual_shape: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.merge = config.merge
+        self.frequencies = config.frequencies
+        features = num_physical * (1 + 2 * config.frequencies)
+        self.embed = nn.Sequential(
+            nn.Linear(features, config.width), nn.GELU(), nn.Linear(config.width, config.width)
+        )
+        self.queries = nn.Parameter(torch.randn(num_tokens // config.merge**2, config.width))
+        self.transformer = _transformer(config)
+        self.head = nn.Linear(config.width, config.merge**2 * token_dim)
+        self.visual_merge = 1
+        if visual_shape is not None:
+            tokens, size = visual_shape
+            self.visual_merge = 1 if tokens == 1 else config.merge
+            self.visual = nn.Linear(self.visual_merge**2 * size, config.width, bias=False)
+
+    def forward(
+        self, configuration: Float[Tensor, "B P"], visual: Float[Tensor, "B N V"] | None = None
+    ) -> Float[Tensor, "B M C"]:
+        """Tokens of a configuration; without ``visual`` the visual latent is its prior mean, 0."""
+        x = self.queries + self.embed(sinusoidal_features(configuration, self.frequencies))[:, None]
+        if visual is not None:
+            x = x + self.visual(merge_tokens(visual, self.visual_merge))
+        return unmerge_tokens(self.head(self.transformer(x)), self.merge)

@@ -1,0 +1,30 @@
+"""Physics: one file per system, pure functions on batched tensors in SI units."""
+
+from piwm_gym.systems.cartpole import CartPole, CartPoleParams
+from piwm_gym.systems.system import FrameSpec, Params, System, Variable, unknown
+
+SYSTEMS: dict[str, System] = {system.name: system for system in (CartPole(),)}
+
+
+def get_system(name: str) -> System:
+    """System by its short name.
+
+    Raises:
+        ValueError: The name is not a system; the nearest one is suggested.
+    """
+    if name not in SYSTEMS:
+        raise ValueError(unknown("system", name, tuple(SYSTEMS)))
+    return SYSTEMS[name]
+
+
+__all__ = [
+    "SYSTEMS",
+    "CartPole",
+    "CartPoleParams",
+    "FrameSpec",
+    "Params",
+    "System",
+    "Variable",
+    "get_system",
+    "unknown",
+]

@@ -1,0 +1,255 @@
+"""What every physical system states about itself: variables, units, parameters, equations.
+
+A system is a set of pure functions on batched tensors in SI units. The method names are those of
+``gymnasium.experimental.functional.FuncEnv``; the noise that a function needs is an argument,
+so that the caller decides where randomness comes from.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+Scalar = float | Tensor
+"""A physical parameter: one number, or a tensor with one number per batch element."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One dimension of the physical state.
+
+    Attributes:
+        name: Name in Gymnasium's spelling.
+        unit: SI unit, as printed in tables.
+        low: Lower end of the documented range; the range scales labels and losses.
+        high: Upper end of the documented range.
+        visible: Whether one frame determines it (positions and angles, not velocities).
+    """
+
+    name: str
+    unit: str
+    low: float
+    high: float
+    visible: bool
+
+    @property
+    def range(self) -> float:
+        """Width of the documented range, in the variable's unit."""
+        return self.high - self.low
+
+
+@dataclass(frozen=True)
+class FrameSpec:
+    """How a native frame of the real environment becomes a model frame.
+
+    Attributes:
+        native: Height and width that the real environment renders.
+        rows: First and last (exclusive) native row of the crop.
+        columns: First and last (exclusive) native column of the crop.
+        size: Height and width after the area-average resize.
+        background: RGB of the empty scene, 0 to 255; what differs from it is foreground.
+    """
+
+    native: tuple[int, int]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    size: tuple[int, int]
+    background: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Learnable:
+    """One learnable quantity: an identifiable combination of physical parameters.
+
+    Attributes:
+        name: Name used in tables and checkpoints.
+        unit: SI unit.
+        link: ``"log"`` for a positive quantity, ``"logit"`` for a fraction in (0, 1).
+    """
+
+    name: str
+    unit: str
+    link: str = "log"
+
+
+@dataclass(frozen=True)
+class Parametrisation:
+    """A choice of what to learn, and how it maps to and from the physical parameters.
+
+    Attributes:
+        learnables: The learned quantities, in order.
+        from_params: Params to the tuple of learned quantities.
+        to_params: The tuple of learned quantities to params; what is not learned is nominal.
+        caveat: Why results of this choice need care; empty when there is nothing to say.
+    """
+
+    learnables: tuple[Learnable, ...]
+    from_params: Callable[[Any], tuple[Scalar, ...]]
+    to_params: Callable[[Sequence[Scalar]], Any]
+    caveat: str = ""
+
+
+def parameter(default: float, unit: str, description: str) -> Any:
+    """Declare a physical parameter as a dataclass field with its unit and meaning."""
+    return field(default=default, metadata={"unit": unit, "description": description})
+
+
+@dataclass(frozen=True)
+class Params:
+    """Physical parameters; subclasses declare the fields with :func:`parameter`.
+
+    Every field is positive and finite, a float or a tensor with one value per batch element.
+    """
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            number = torch.as_tensor(value)
+            if number.is_complex() or not bool((torch.isfinite(number) & (number > 0)).all()):
+                raise ValueError(
+                    f"parameter {f.name!r} [{f.metadata['unit']}] is {value}; "
+                    "expected positive, finite numbers"
+                )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Names of the parameters, in declaration order."""
+        return tuple(f.name for f in fields(cls))
+
+    @classmethod
+    def unit(cls, name: str) -> str:
+        """Unit of one parameter."""
+        return {f.name: f.metadata["unit"] for f in fields(cls)}[name]
+
+    def replace(self, **changes: Scalar) -> "Params":
+        """Copy with some parameters replaced.
+
+        Raises:
+            ValueError: An unknown name, or a value that is not positive and finite.
+        """
+        for name in changes:
+            if name not in self.names():
+                raise ValueError(unknown("parameter", name, self.names()))
+        return replace(self, **changes)
+
+
+def unknown(what: str, got: object, choices: Sequence[str]) -> str:
+    """Text of the error for a name that is not among the choices, with the nearest one."""
+    near = get_close_matches(str(got), choices, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {got!r}; expected one of {', '.join(map(repr, choices))}{hint}"
+
+
+class System(ABC):
+    """A physical system: equations, units, reward, termination. Stateless.
+
+    Class attributes:
+        name: Short name, as on the command line.
+        real_id: Gymnasium id of the real environment.
+        variables: The state's dimensions, in order.
+        dt: Time step in s.
+        frame: Geometry of the camera frame.
+        parametrisations: Choices of what to learn; the first is the default.
+        num_initial_uniforms: How many uniform numbers ``initial`` needs per element.
+    """
+
+    name: ClassVar[str]
+    real_id: ClassVar[str]
+    variables: ClassVar[tuple[Variable, ...]]
+    dt: ClassVar[float]
+    frame: ClassVar[FrameSpec]
+    parametrisations: ClassVar[dict[str, Parametrisation]]
+    num_initial_uniforms: ClassVar[int]
+
+    @property
+    @abstractmethod
+    def reference(self) -> Params:
+        """The real environment's parameters: for reports and tests, never for training."""
+
+    @property
+    @abstractmethod
+    def action_space(self) -> gym.Space:
+        """Action space of one real environment."""
+
+    @property
+    @abstractmethod
+    def observation_space(self) -> gym.spaces.Box:
+        """Space of the real environment's state observation, in its own scaling."""
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the state's dimensions."""
+        return tuple(v.name for v in self.variables)
+
+    @property
+    def visible(self) -> list[int]:
+        """Indices of the dimensions that one frame determines: the configuration."""
+        return [i for i, v in enumerate(self.variables) if v.visible]
+
+    @property
+    def ranges(self) -> Float[Tensor, "D"]:
+        """Documented range of each dimension, in its unit."""
+        return torch.tensor([v.range for v in self.variables])
+
+    @property
+    def centres(self) -> Float[Tensor, "D"]:
+        """Middle of the documented range of each dimension, in its unit."""
+        return torch.tensor([(v.high + v.low) / 2 for v in self.variables])
+
+    @abstractmethod
+    def initial(self, uniforms: Float[Tensor, "B U"]) -> Float[Tensor, "B D"]:
+        """Initial states from numbers uniform on [0, 1)."""
+
+    @abstractmethod
+    def transition(
+        self, state: Float[Tensor, "*B D"], action: Shaped[Tensor, "*A"], params: Any
+    ) -> Float[Tensor, "*B D"]:
+        """State after one time step."""
+
+    @abstractmethod
+    def reward(
+        self,
+        state: Float[Tensor, "*B D"],
+        action: Shaped[Tensor, "*A"],
+        next_state: Float[Tensor, "*B D"],
+    ) -> Float[Tensor, "*B"]:
+        """Reward of the real environment for this transition."""
+
+    @abstractmethod
+    def terminal(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
+        """Whether the real environment ends the episode in this state."""
+
+    @abstractmethod
+    def observation(self, state: Float[Tensor, "*B D"]) -> Float[Tensor, "*B O"]:
+        """SI state to the real environment's observation."""
+
+    @abstractmethod
+    def from_configurations(
+        self,
+        start: Float[Tensor, "*B C"],
+        end: Float[Tensor, "*B C"],
+        elapsed: Scalar,
+    ) -> Float[Tensor, "*B D"]:
+        """State at ``start`` whose velocity is the mean one on the way to ``end``.
+
+        Args:
+            start: Visible dimensions at the first moment.
+            end: Visible dimensions at the second moment.
+            elapsed: Seconds between the two.
+        """
+
+    def rollout(
+        self, state: Float[Tensor, "B D"], actions: Shaped[Tensor, "B T *A"], params: Any
+    ) -> Float[Tensor, "B T D"]:
+        """States after each of T actions, the start not included; differentiable."""
+        states = []
+        for t in range(actions.shape[1]):
+            state = self.transition(state, actions[:, t], params)
+            states.append(state)
+        return torch.stack(states, dim=1)

@@ -1,0 +1,358 @@
+"""Collect trajectories from a real environment: ``python -m training.collect cartpole``.
+
+A data set is a folder::
+
+    manifest.json       what it is, a coverage table, and the sha256 of every shard
+    shard-00000.npz     frames uint8 (n, T+1, H, W, 3), actions (n, T), states float64 (n, T+1, D),
+                        controllers (n,); states serve labels and evaluation, no model sees them
+    shard-00000.json    its sha256 and the settings that made it: the mark of a finished shard
+
+Shards are the unit of work. Each is written under a temporary name and renamed, the mark last, so
+a run may be killed at any moment; the same command then goes on with what is missing, and makes
+broken shards again. Trajectory i draws from its own generator, seeded with (seed, i): the bytes
+depend on seed and settings, not on the number of workers. :func:`collect_shard` alone makes one
+shard, for job arrays that share the folder; any later run of the command adds the manifest.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import track
+
+from piwm_gym.preprocess import RESIZER
+from piwm_gym.systems import get_system, unknown
+from training.collectors import get_collector
+from training.dataset import MANIFEST, SCHEMA, file_sha256
+
+QUANTILES = (0.0, 0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 1.0)
+VERSIONS = ("gymnasium", "numpy", "pillow", "pygame-ce")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the bytes of a data set depend on.
+
+    Attributes:
+        system: Short name of the system.
+        trajectories: How many there are.
+        steps: Actions in each; there is one more frame.
+        shard_size: Trajectories in a shard; the last one may hold fewer.
+        seed: Seed of everything random.
+    """
+
+    system: str
+    trajectories: int
+    steps: int = 50
+    shard_size: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("trajectories", "steps", "shard_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; expected 0 or more")
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards, the last one possibly smaller."""
+        return -(-self.trajectories // self.shard_size)
+
+    def members(self, shard: int) -> range:
+        """Indices of the trajectories in a shard."""
+        first = shard * self.shard_size
+        return range(first, min(first + self.shard_size, self.trajectories))
+
+    def identity(self) -> dict[str, Any]:
+        """JSON description; two data sets with the same one hold the same trajectories."""
+        system = get_system(self.system)
+        return {
+            "schema": SCHEMA,
+            **dataclasses.asdict(self),
+            "real_id": system.real_id,
+            "state_names": list(system.state_names),
+            "state_units": [v.unit for v in system.variables],
+            "resizer": RESIZER,
+            "frame": json.loads(json.dumps(dataclasses.asdict(system.frame))),
+        }
+
+
+PRESETS: dict[str, Callable[[str, int], Settings]] = {
+    "debug": lambda system, seed: Settings(system, 24, shard_size=8, seed=seed),
+    "laptop": lambda system, seed: Settings(system, 2_000, seed=seed),
+    "paper": lambda system, seed: Settings(system, 60_000, seed=seed),
+}
+"""Named sizes: seconds, minutes, and the 60,000 trajectories of the paper."""
+
+
+def preset_settings(system: str, preset: str, seed: int = 0) -> Settings:
+    """Settings of a named size.
+
+    Raises:
+        ValueError: The preset is unknown; the nearest one is suggested.
+    """
+    if preset not in PRESETS:
+        raise ValueError(unknown("preset", preset, tuple(PRESETS)))
+    return PRESETS[preset](system, seed)
+
+
+def shard_path(folder: Path, shard: int) -> Path:
+    """Where a shard lies."""
+    return folder / f"shard-{shard:05d}.npz"
+
+
+def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
+    """Make one shard, unless it is there already with the right bytes.
+
+    Args:
+        settings: Settings of the whole data set.
+        shard: Index of the shard, from 0.
+        folder: The data set's folder; it must exist.
+
+    Returns:
+        Path of the shard.
+
+    Raises:
+        ValueError: The folder holds a shard of other settings.
+    """
+    path = shard_path(folder, shard)
+    mark = path.with_suffix(".json")
+    if _is_finished(settings, path, mark):
+        return path
+    mark.unlink(missing_ok=True)
+    collector = get_collector(settings.system)
+    trajectories = [
+        collector.trajectory(
+            np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(i,))),
+            settings.steps,
+        )
+        for i in settings.members(shard)
+    ]
+    arrays: dict[str, np.ndarray] = {
+        name: np.stack([getattr(t, name) for t in trajectories])
+        for name in ("frames", "actions", "states")
+    }
+    arrays["controllers"] = np.array([t.controller for t in trajectories])
+    _replace(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+    _write_json(mark, {**settings.identity(), "shard": shard, "sha256": file_sha256(path)})
+    return path
+
+
+def collect(settings: Settings, folder: Path, workers: int = 1, *, quiet: bool = True) -> Path:
+    """Make a data set, or the part of it that is missing.
+
+    Args:
+        settings: What to collect.
+        folder: Where to; made if need be.
+        workers: Processes. With 1, everything happens in this one.
+        quiet: Show no progress bar.
+
+    Returns:
+        Path of the manifest.
+
+    Raises:
+        ValueError: The folder holds a data set of other settings.
+    """
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; expected at least 1")
+    get_collector(settings.system)
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = folder / MANIFEST
+    if manifest.exists():
+        _check_identity(settings, manifest)
+    job = partial(collect_shard, settings, folder=folder)
+    console = Console(stderr=True, quiet=quiet)
+    for _ in track(
+        _in_processes(job, settings.num_shards, workers),
+        description=f"{settings.system}: shards of {settings.shard_size} trajectories",
+        total=settings.num_shards,
+        console=console,
+    ):
+        pass
+    for leftover in folder.glob("*.tmp"):  # of runs that were killed
+        leftover.unlink()
+    _write_json(manifest, _manifest(settings, folder))
+    return manifest
+
+
+def coverage(states: np.ndarray, names: list[str]) -> dict[str, Any]:
+    """Quantiles of every state dimension.
+
+    Args:
+        states: (..., D), SI units.
+        names: Names of the dimensions.
+    """
+    table = np.quantile(states.reshape(-1, states.shape[-1]), QUANTILES, axis=0)
+    return {
+        "quantiles": list(QUANTILES),
+        **{name: [round(float(v), 4) for v in table[:, d]] for d, name in enumerate(names)},
+    }
+
+
+def _in_processes(job: Callable[[int], Path], count: int, workers: int) -> Iterator[Path]:
+    """Run the job for 0 to ``count - 1``, in this process or in several fresh ones."""
+    if workers == 1 or count == 1:
+        yield from map(job, range(count))
+        return
+    with (
+        _one_thread_per_child(),
+        ProcessPoolExecutor(
+            min(workers, count), get_context("spawn"), initializer=_end_with_parent
+        ) as pool,
+    ):
+        futures = [pool.submit(job, i) for i in range(count)]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Make this worker end when its parent is killed; a pool's workers would wait for ever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _one_thread_per_child() -> Iterator[None]:
+    """Let child processes inherit one numerical thread each: the libraries read it on loading."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
+    """Whether the shard is complete; a mark of other settings is an error, not overwritten."""
+    try:
+        json.loads(mark.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return False
+    sha256 = _check_identity(settings, mark).get("sha256")
+    return path.exists() and file_sha256(path) == sha256
+
+
+def _check_identity(settings: Settings, path: Path) -> dict[str, Any]:
+    """Contents of a manifest or mark, which must be of these settings."""
+    found = json.loads(path.read_text())
+    for key, expected in settings.identity().items():
+        if found.get(key) != expected:
+            raise ValueError(
+                f"{path} was collected with {key} = {found.get(key)!r}, now {expected!r} is asked "
+                "for; choose another --out, or delete the folder"
+            )
+    return cast(dict[str, Any], found)
+
+
+def _manifest(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Manifest of a folder whose shards are all finished."""
+    system = get_system(settings.system)
+    shards, states, controllers = [], [], Counter[str]()
+    for shard in range(settings.num_shards):
+        path = shard_path(folder, shard)
+        mark = json.loads(path.with_suffix(".json").read_text())
+        members = settings.members(shard)
+        shards.append(
+            {
+                "file": path.name,
+                "sha256": mark["sha256"],
+                "first": members.start,
+                "trajectories": len(members),
+            }
+        )
+        with np.load(path) as arrays:
+            states.append(arrays["states"])
+            controllers.update(arrays["controllers"].tolist())
+    return {
+        **settings.identity(),
+        "preset": next(
+            (
+                name
+                for name, make in PRESETS.items()
+                if make(settings.system, settings.seed) == settings
+            ),
+            "custom",
+        ),
+        "versions": {name: version(name) for name in VERSIONS},
+        "controllers": dict(sorted(controllers.items())),
+        "coverage": coverage(np.concatenate(states), list(system.state_names)),
+        "shards": shards,
+    }
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file so that it is either whole or not there."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    _replace(path, lambda file: file.write((json.dumps(content, indent=1) + "\n").encode()))
+
+
+def main(
+    system: tyro.conf.Positional[str],
+    preset: str = "laptop",
+    out: Path | None = None,
+    workers: int = os.cpu_count() or 1,
+    seed: int = 0,
+) -> None:
+    """Collect trajectories from a real environment; run it again to go on after an interruption.
+
+    Args:
+        system: Short name of the system, such as cartpole.
+        preset: debug (24 trajectories, seconds), laptop (2,000) or paper (60,000).
+        out: Folder of the data set; data/SYSTEM-PRESET if not given.
+        workers: Number of processes.
+        seed: Seed of everything random.
+    """
+    console = Console(stderr=True)
+    try:
+        settings = preset_settings(system, preset, seed)
+        folder = out or Path("data") / f"{system}-{preset}"
+        manifest = collect(settings, folder, workers, quiet=False)
+    except ValueError as error:
+        console.print(str(error), markup=False)
+        sys.exit(2)
+    console.print(f"{settings.trajectories} trajectories in {manifest.parent}", markup=False)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,21 @@
+"""Collection, the part that differs between systems: one collector per system."""
+
+from piwm_gym.systems import unknown
+from training.collectors.cartpole import CartPoleCollector
+from training.collectors.collector import Collector, Trajectory
+
+COLLECTORS: dict[str, type[Collector]] = {"cartpole": CartPoleCollector}
+
+
+def get_collector(system: str) -> Collector:
+    """New collector for a system.
+
+    Raises:
+        ValueError: No collector has this name; the nearest one is suggested.
+    """
+    if system not in COLLECTORS:
+        raise ValueError(unknown("system", system, tuple(COLLECTORS)))
+    return COLLECTORS[system]()
+
+
+__all__ = ["COLLECTORS", "CartPoleCollector", "Collector", "Trajectory", "get_collector"]

@@ -1,0 +1,54 @@
+"""What collection needs to know about one system."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from piwm_gym.systems import System
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One recorded trajectory; time alignment as drawn in ``training/dataset.py``.
+
+    Attributes:
+        frames: uint8 (T+1, H, W, 3).
+        actions: (T,) integers, or (T, A) floats for continuous actions.
+        states: float64 (T+1, D), SI units; for labels and evaluation only, no model sees them.
+        controller: Name of the controller that drove it.
+    """
+
+    frames: np.ndarray
+    actions: np.ndarray
+    states: np.ndarray
+    controller: str
+
+
+class Collector(ABC):
+    """The real environment of one system, its start states and the controllers that drive it.
+
+    Make one per process: it owns a simulator.
+
+    Class attributes:
+        system: The system's physics and frame geometry.
+        controllers: Share of the trajectories that each controller drives, adding up to 1.
+    """
+
+    system: System
+    controllers: dict[str, float]
+
+    @abstractmethod
+    def trajectory(self, rng: np.random.Generator, num_steps: int) -> Trajectory:
+        """Record one trajectory of exactly ``num_steps`` actions.
+
+        The result depends on ``rng`` and ``num_steps`` only, not on earlier calls.
+        """
+
+    def draw_controller(self, rng: np.random.Generator) -> str:
+        """Name of a controller, drawn by the shares."""
+        names = list(self.controllers)
+        return names[rng.choice(len(names), p=list(self.controllers.values()))]
+
+
+__all__ = ["Collector", "Trajectory"]

@@ -1,0 +1,192 @@
+"""Load a collected data set.
+
+Time alignment, the same everywhere in this project::
+
+    time        0            1            2                   T-1           T
+    frames      frame[0]     frame[1]     frame[2]    ...     frame[T-1]    frame[T]
+    states      state[0]     state[1]     state[2]    ...     state[T-1]    state[T]
+    labels      label[0]     label[1]     label[2]    ...     label[T-1]    label[T]
+    actions         action[0]    action[1]     ...    action[T-2]   action[T-1]
+
+``action[t]`` leads from ``frame[t]`` to ``frame[t+1]``: T+1 frames, states and labels, T actions.
+The states are the truth: they make the weak labels (``training/supervision.py``) and the
+reports, and nothing is trained or selected on them.
+"""
+
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from piwm_gym.systems import unknown
+
+SCHEMA = "piwm-trajectories-1"
+MANIFEST = "manifest.json"
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class TrajectoryDataset:
+    """Trajectories of equal length, in memory.
+
+    Attributes:
+        frames: uint8 (N, T+1, H, W, 3).
+        actions: (N, T) int64, or (N, T, A) float32 for continuous actions.
+        states: float32 (N, T+1, D), SI units; for labels and evaluation only.
+        manifest: How the data were made: system, seeds, frame geometry, coverage.
+    """
+
+    frames: np.ndarray
+    actions: np.ndarray
+    states: np.ndarray
+    manifest: dict[str, Any]
+
+    def __len__(self) -> int:
+        """Number of trajectories."""
+        return len(self.frames)
+
+    def split(
+        self, seed: int = 0, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    ) -> dict[str, np.ndarray]:
+        """Split **by trajectory**: neighbouring frames never land on two sides.
+
+        Args:
+            seed: Seed of the shuffle.
+            fractions: Shares of train, validation and test.
+
+        Returns:
+            Sorted int64 indices of the trajectories under "train", "validation" and "test":
+            disjoint, together all of them.
+
+        Raises:
+            ValueError: The fractions are not three non-negative numbers that add up to 1.
+        """
+        if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
+            raise ValueError(
+                f"fractions is {fractions}; expected three non-negative shares of "
+                f"{', '.join(SPLITS)} that add up to 1, such as (0.8, 0.1, 0.1)"
+            )
+        order = np.random.default_rng(seed).permutation(len(self))
+        ends = np.round(np.cumsum(fractions[:2]) * len(self)).astype(int)
+        parts = np.split(order, ends)
+        return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+
+
+def load_dataset(
+    path: str | os.PathLike[str], *, limit: int | None = None, threads: int = 4
+) -> TrajectoryDataset:
+    """Load a data set into memory, checking every shard's bytes.
+
+    Args:
+        path: Folder that ``python -m training.collect`` made.
+        limit: Load only the first this many trajectories.
+        threads: Shards unpacked at the same time.
+
+    Raises:
+        FileNotFoundError: No finished data set is there.
+        ValueError: Another schema, or a shard that is missing or has changed.
+    """
+    folder = Path(path)
+    manifest = _read_manifest(folder)
+    total = manifest["trajectories"] if limit is None else min(limit, manifest["trajectories"])
+    if total < 1:
+        raise ValueError(f"limit is {limit}; expected at least 1")
+    shards = [shard for shard in manifest["shards"] if shard["first"] < total]
+
+    first = _read_shard(folder, shards[0], manifest)
+    arrays = {
+        name: np.empty((total, *first[name].shape[1:]), dtype)
+        for name, dtype in (
+            ("frames", np.dtype(np.uint8)),
+            ("actions", first["actions"].dtype),
+            ("states", np.dtype(np.float32)),
+        )
+    }
+
+    def place(content: dict[str, np.ndarray], shard: dict[str, Any]) -> None:
+        begin = shard["first"]
+        end = min(begin + shard["trajectories"], total)
+        for name, target in arrays.items():
+            target[begin:end] = content[name][: end - begin]
+
+    place(first, shards[0])
+    del first
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda s: place(_read_shard(folder, s, manifest), s), shards[1:]):
+            pass
+    return TrajectoryDataset(**arrays, manifest=manifest)
+
+
+def file_sha256(path: Path) -> str:
+    """Hexadecimal sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _command(folder: Path, manifest: dict[str, Any] | None = None) -> str:
+    """The command that completes or repairs a data set."""
+    made = manifest or {"system": "SYSTEM", "preset": "PRESET", "seed": "SEED"}
+    return (
+        f"python -m training.collect {made['system']} --preset {made['preset']} "
+        f"--seed {made['seed']} --out {folder}"
+    )
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.exists():
+        state = (
+            "collection has not finished" if any(folder.glob("shard-*")) else "there is no data set"
+        )
+        raise FileNotFoundError(
+            f"{path} does not exist: {state} in {folder}; run `{_command(folder)}`"
+        )
+    try:
+        manifest = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is not JSON ({error}); delete it and run `{_command(folder)}`"
+        ) from error
+    if manifest.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{path}: {unknown('schema', manifest.get('schema'), (SCHEMA,))}; collect the data "
+            f"again into another folder"
+        )
+    return cast(dict[str, Any], manifest)
+
+
+def _read_shard(
+    folder: Path, shard: dict[str, Any], manifest: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Arrays of one shard, once its bytes and shapes are those of the manifest."""
+    path = folder / shard["file"]
+    repair = f"run `{_command(folder, manifest)}` to make it again"
+    if not path.exists():
+        raise ValueError(f"{path} is missing, though the manifest lists it; {repair}")
+    found = file_sha256(path)
+    if found != shard["sha256"]:
+        raise ValueError(
+            f"{path} has sha256 {found}, expected {shard['sha256']} by the manifest: the file is "
+            f"damaged or was replaced; {repair}"
+        )
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in ("frames", "actions", "states")}
+    n, steps = shard["trajectories"], manifest["steps"]
+    height, width = manifest["frame"]["size"]
+    expected = {
+        "frames": (n, steps + 1, height, width, 3),
+        "actions": (n, steps, *arrays["actions"].shape[2:]),
+        "states": (n, steps + 1, len(manifest["state_names"])),
+    }
+    for name, shape in expected.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, expected {shape}")
+    return arrays
+
+
+__all__ = ["MANIFEST", "SCHEMA", "SPLITS", "TrajectoryDataset", "file_sha256", "load_dataset"]

@@ -1,0 +1,184 @@
+"""A real episode, and the model's imagination of it from the same start under the same actions.
+
+frames    y[0] ... y[C-1]                       the model sees C context frames,
+actions      a[0] ... a[C-2]                    and the actions between them;
+states                 x[C-1]                   it estimates the state at the last one,
+imagined               x[C-1] ... x[C-1+H]      and goes on with the actions alone
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from piwm_gym.models.vision import to_uint8
+from piwm_gym.planning import cem
+from piwm_gym.systems import Params
+from piwm_gym.world_model import WorldModel
+
+StatePolicy = Callable[[np.ndarray], Any]
+"""Physical state (D,) to action."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What happened in the real environment in T steps.
+
+    Attributes:
+        frames: uint8 (T + 1, H, W, 3), the model's crop and size.
+        actions: (T[, A]); ``actions[t]`` leads from frame t to frame t + 1.
+        states: (T + 1, D) physical states, SI units.
+    """
+
+    frames: UInt8[np.ndarray, "S H W 3"]
+    actions: np.ndarray
+    states: Float[np.ndarray, "S D"]
+
+
+@dataclass(frozen=True)
+class ImaginedRollout:
+    """H steps, real and imagined, and the moment before them.
+
+    Attributes:
+        real_frames: uint8 (H + 1, H, W, 3).
+        imagined_frames: The same, drawn by the model.
+        real_states: (H + 1, D), SI units.
+        imagined_states: The same, the first one estimated from the context.
+        actions: (H[, A]).
+    """
+
+    real_frames: UInt8[np.ndarray, "S H W 3"]
+    imagined_frames: UInt8[np.ndarray, "S H W 3"]
+    real_states: Float[np.ndarray, "S D"]
+    imagined_states: Float[np.ndarray, "S D"]
+    actions: np.ndarray
+
+    @property
+    def errors(self) -> Float[np.ndarray, "S D"]:
+        """Absolute state errors, SI units; row h is the error after h imagined steps."""
+        return np.abs(self.imagined_states - self.real_states)
+
+
+def survivor(model: WorldModel, seed: int = 0) -> StatePolicy:
+    """Lively actions that keep an episode going: the best of a few random futures.
+
+    It looks ahead with the reference parameters of the system, so that the episodes do not
+    depend on what the model has learned.
+    """
+    generator = torch.Generator(model.device).manual_seed(seed)
+    discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
+
+    def policy(state: np.ndarray) -> Any:
+        start = torch.as_tensor(state, dtype=torch.float32, device=model.device)[None]
+        params = model.system.reference
+        plan = cem(model, start, 20, generator, samples=16, iterations=1, params=params)
+        action = plan[0, 0].cpu().numpy()
+        return int(action) if discrete else action
+
+    return policy
+
+
+def real_episode(real: gym.Env, policy: StatePolicy, steps: int, seed: int = 0) -> Episode:
+    """Run the real environment for ``steps`` steps, or until its episode ends.
+
+    Args:
+        real: From :func:`piwm_gym.make_real`, with ``obs_type="pixels"``.
+        policy: Physical state to action.
+        steps: Largest number of steps.
+        seed: Seed of the reset.
+    """
+    frame, info = real.reset(seed=seed)
+    frames, states, actions = [frame], [info["state"]], []
+    for _ in range(steps):
+        action = policy(states[-1])
+        frame, _, terminated, truncated, info = real.step(action)
+        frames.append(frame)
+        states.append(info["state"])
+        actions.append(action)
+        if terminated or truncated:
+            break
+    return Episode(np.stack(frames), np.stack(actions), np.stack(states))
+
+
+@torch.no_grad()
+def imagine(
+    model: WorldModel,
+    episode: Episode,
+    context: int = 10,
+    init: str | None = None,
+    params: Params | None = None,
+) -> ImaginedRollout:
+    """Estimate the state from the first frames of an episode and imagine the rest of it.
+
+    Args:
+        model: The world model.
+        episode: What really happened.
+        context: Number of frames that the model sees, at least 2.
+        init: State estimator, ``"shooting"`` or ``"fd"``; default: the model's.
+        params: Physical parameters to imagine with; default: the learned ones.
+
+    Raises:
+        ValueError: The episode ends within the context, or ``context`` is less than 2.
+    """
+    if not 2 <= context <= len(episode.actions):
+        raise ValueError(
+            f"context is {context} frames of an episode with {len(episode.frames)}; expected at "
+            "least 2, for velocities, and one frame more in the episode"
+        )
+    last = context - 1
+    actions = torch.as_tensor(episode.actions, device=model.device)[None]
+    start = model.encode(_batch(episode.frames[:context]), actions[:, :last], init, params)
+    future = model.rollout(start, actions[:, last:], params)
+    states = torch.cat((start[:, None], future), dim=1)[0]
+    return ImaginedRollout(
+        episode.frames[last:],
+        to_uint8(model.decode(states)).cpu().numpy(),
+        episode.states[last:],
+        states.cpu().numpy(),
+        episode.actions[last:],
+    )
+
+
+def _batch(frames: np.ndarray) -> Tensor:
+    return torch.as_tensor(frames)[None]
+
+
+def imagined_rollout(
+    model: WorldModel,
+    real: gym.Env,
+    context: int = 10,
+    horizon: int = 50,
+    seed: int = 0,
+    policy: StatePolicy | None = None,
+) -> ImaginedRollout:
+    """A real episode and its imagination: :func:`real_episode`, then :func:`imagine`.
+
+    Args:
+        model: The world model.
+        real: From :func:`piwm_gym.make_real`, with ``obs_type="pixels"``.
+        context: Number of frames that the model sees.
+        horizon: Largest number of imagined steps; fewer when the real episode ends earlier.
+        seed: Seed of the reset and of the policy.
+        policy: Physical state to action; default: :func:`survivor`.
+
+    Raises:
+        ValueError: The episode ends within the context, or ``context`` is less than 2.
+    """
+    policy = survivor(model, seed) if policy is None else policy
+    return imagine(model, real_episode(real, policy, context - 1 + horizon, seed), context)
+
+
+__all__ = [
+    "Episode",
+    "ImaginedRollout",
+    "StatePolicy",
+    "imagine",
+    "imagined_rollout",
+    "real_episode",
+    "survivor",
+]

@@ -1,0 +1,102 @@
+"""Imagined rollouts: a model that reads the states exactly follows the real episode exactly."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from piwm_gym.imagine import Episode, imagine, imagined_rollout, real_episode, survivor
+from piwm_gym.models import AutoencoderConfig
+from piwm_gym.models.physical import TransformerConfig
+from piwm_gym.systems import CartPole, CartPoleParams
+from piwm_gym.world_model import WorldModel, WorldModelConfig
+
+
+class Barcode(gym.Env):
+    """Cart Pole whose frames are the bytes of its configuration instead of a picture."""
+
+    system = CartPole()
+    action_space = system.action_space
+    observation_space = gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+
+    def frame(self) -> np.ndarray:
+        frame = np.zeros((64, 64, 3), dtype=np.uint8)
+        frame.reshape(-1)[:8] = self.state[0, self.system.visible].numpy().view(np.uint8)
+        return frame
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        uniforms = self.np_random.random((1, 4), dtype=np.float32)
+        self.state = self.system.initial(torch.as_tensor(uniforms))
+        return self.frame(), {"state": self.state[0].numpy().copy()}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.state = self.system.transition(self.state, torch.tensor([action]), CartPoleParams())
+        info = {"state": self.state[0].numpy().copy()}
+        return self.frame(), 1.0, bool(self.system.terminal(self.state)), False, info
+
+
+class BarcodeReader(WorldModel):
+    """Reads and draws barcodes without error; its dynamics have the real parameters."""
+
+    def __init__(self) -> None:
+        config = AutoencoderConfig(transformer=TransformerConfig(width=8, heads=2, layers=1))
+        super().__init__(WorldModelConfig(autoencoder=config))
+        self.dynamics.set_values(self.dynamics.parametrisation.from_params(self.system.reference))
+
+    def encode_frames(self, frames: torch.Tensor) -> torch.Tensor:
+        return frames.flatten(-3)[..., :8].contiguous().view(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def model() -> BarcodeReader:
+    return BarcodeReader()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_exact_model_follows_the_episode(model: BarcodeReader) -> None:
+    rollout = imagined_rollout(model, Barcode(), context=10, horizon=50, seed=1)
+    assert rollout.errors.shape == (51, 4)
+    assert rollout.errors.max() < 1e-3
+    assert rollout.real_frames.shape == rollout.imagined_frames.shape == (51, 64, 64, 3)
+    assert rollout.imagined_frames.dtype == np.uint8
+    assert rollout.actions.shape == (50,)
+    assert set(rollout.actions) == {0, 1}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_alignment(model: BarcodeReader) -> None:
+    """Row 0 is the last context frame, and the future actions start there."""
+    episode = real_episode(Barcode(), survivor(model, 0), 30, seed=0)
+    assert len(episode.frames) == len(episode.states) == len(episode.actions) + 1 == 31
+    rollout = imagine(model, episode, context=6)
+    assert np.array_equal(rollout.real_states, episode.states[5:])
+    assert np.array_equal(rollout.real_frames, episode.frames[5:])
+    assert np.array_equal(rollout.actions, episode.actions[5:])
+    other = Episode(episode.frames, 1 - episode.actions, episode.states)
+    assert imagine(model, other, context=6).errors.max() > 0.1, "actions matter"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_other_physics(model: BarcodeReader) -> None:
+    episode = real_episode(Barcode(), survivor(model, 0), 30, seed=0)
+    weak = model.params.replace(force_mag=5.0)
+    assert imagine(model, episode, params=weak).errors[-1].max() > 0.1
+
+
+def test_seeds_decide_the_episode(model: BarcodeReader) -> None:
+    def states(seed: int) -> np.ndarray:
+        return real_episode(Barcode(), survivor(model, seed), 20, seed).states
+
+    assert np.array_equal(states(3), states(3))
+    assert not np.array_equal(states(3), states(4))
+
+
+def test_episode_ends(model: BarcodeReader) -> None:
+    episode = real_episode(Barcode(), lambda state: 1, 50, seed=0)
+    assert 5 < len(episode.actions) < 15
+    for context in (1, len(episode.frames)):
+        with pytest.raises(ValueError, match=f"context is {context} frames of an episode with"):
+            imagine(model, episode, context)

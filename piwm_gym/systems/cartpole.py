@@ -104,6 +104,7 @@ class CartPole(System):
     # The rows hold cart and pole and nothing else: 2.5 native rows per row of the frame.
     frame = FrameSpec((400, 600), (160, 320), (0, 600), (64, 64), background=(255, 255, 255))
     num_initial_uniforms = 4
+    keyboard = {"left": 0, "right": 1}  # noqa: RUF012
     parametrisations = {  # noqa: RUF012
         "identifiable": Parametrisation(
             (

@@ -157,6 +157,12 @@ class System(ABC):
         frame: Geometry of the camera frame.
         parametrisations: Choices of what to learn; the first is the default.
         num_initial_uniforms: How many uniform numbers ``initial`` needs per element.
+        num_step_uniforms: How many uniform numbers the process noise of one step needs per
+            element; when positive, ``transition`` takes them as the keyword ``noise``.
+        num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element; when
+            positive, ``initial``, ``transition`` and ``terminal`` take the scene as the keyword
+            ``scene``.
+        keyboard: Arrow keys to actions, for playing by hand.
     """
 
     name: ClassVar[str]
@@ -166,6 +172,9 @@ class System(ABC):
     frame: ClassVar[FrameSpec]
     parametrisations: ClassVar[dict[str, Parametrisation]]
     num_initial_uniforms: ClassVar[int]
+    num_step_uniforms: ClassVar[int] = 0
+    num_scene_uniforms: ClassVar[int] = 0
+    keyboard: ClassVar[dict[str, Any]] = {}
 
     @property
     @abstractmethod
@@ -205,6 +214,10 @@ class System(ABC):
     @abstractmethod
     def initial(self, uniforms: Float[Tensor, "B U"]) -> Float[Tensor, "B D"]:
         """Initial states from numbers uniform on [0, 1)."""
+
+    def scene(self, uniforms: Float[Tensor, "B U"]) -> Float[Tensor, "B S"]:
+        """Static visible variables of an episode, from numbers uniform on [0, 1)."""
+        raise NotImplementedError(f"{self.name} has no scene")
 
     @abstractmethod
     def transition(

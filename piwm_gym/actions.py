@@ -1,0 +1,148 @@
+"""Reading the actions that users pass: integers, floats, lists, arrays, tensors of any device."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+CHECK_EVERY = 128
+"""Steps between two looks at the flag of invalid actions on a GPU."""
+
+
+def check_actions(space: gym.Space, actions: Any, lead: tuple[int, ...]) -> np.ndarray:
+    """Actions as an array that the system's equations accept.
+
+    Args:
+        space: Action space of one slot. Actions outside a Box are clipped.
+        actions: Anything that numpy reads; integral floats count as integers.
+        lead: Shape of the batch in front of the shape of one action.
+
+    Returns:
+        int64 for a discrete space, float32 for a Box, of shape ``lead + space.shape``.
+
+    Raises:
+        ValueError: Wrong shape, not a number, or outside a discrete space; the first wrong
+            index is named.
+    """
+    shape = lead + tuple(space.shape or ())
+    expected = f"expected {_describe(space)}" + (f" for each of {lead}" if lead else "")
+    try:
+        array = np.asarray(actions.detach().cpu() if isinstance(actions, Tensor) else actions)
+        numbers = array if array.dtype.kind in "iub" else array.astype(np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"action is {actions!r}; {expected}") from None
+    if numbers.shape != shape:
+        if numbers.size != np.prod(shape, dtype=int) or lead != numbers.shape[: len(lead)]:
+            raise ValueError(f"action has shape {numbers.shape}; {expected}, shape {shape}")
+        numbers = numbers.reshape(shape)
+    if isinstance(space, gym.spaces.Discrete):
+        return _check_discrete(space, numbers, expected)
+    assert isinstance(space, gym.spaces.Box)
+    if np.isnan(numbers).any():
+        raise ValueError(f"action {_where(np.isnan(numbers), lead)}is not a number; {expected}")
+    return np.clip(numbers, space.low, space.high).astype(np.float32)
+
+
+def _check_discrete(space: gym.spaces.Discrete, numbers: np.ndarray, expected: str) -> np.ndarray:
+    first, last = int(space.start), int(space.start + space.n - 1)
+    if numbers.dtype.kind == "f" and not (numbers == np.floor(numbers)).all():
+        bad = ~(numbers == np.floor(numbers))
+    elif numbers.size == 0 or (numbers.min() >= first and numbers.max() <= last):
+        return numbers.astype(np.int64)
+    else:
+        bad = (numbers < first) | (numbers > last)
+    raise ValueError(
+        f"action {_where(bad, numbers.shape)}is {numbers[bad].flat[0].item()}; {expected}"
+    )
+
+
+def _describe(space: gym.Space) -> str:
+    if isinstance(space, gym.spaces.Discrete):
+        return f"an integer from {space.start} to {space.start + space.n - 1}"
+    return f"{space.shape} numbers in {space}"
+
+
+def _where(bad: np.ndarray, lead: tuple[int, ...]) -> str:
+    """Index of the first wrong action of a batch, for an error message."""
+    if not lead:
+        return ""
+    index = tuple(int(i) for i in np.argwhere(bad)[0][: len(lead)])
+    return f"of environment {index[0]} " if len(lead) == 1 else f"at {index} "
+
+
+class ActionReader:
+    """Actions of n slots, as a tensor on the simulation's device.
+
+    Tensors that are on a GPU already are not looked at on the host, for that would make it wait
+    for the device at every step. They are clipped, and invalid ones raise a flag that
+    :meth:`verify` turns into an error, at a reset or at the latest after ``CHECK_EVERY`` steps.
+
+    Args:
+        space: Action space of one slot.
+        num_slots: n.
+        device: Where the simulation runs.
+    """
+
+    def __init__(self, space: gym.Space, num_slots: int, device: torch.device) -> None:
+        self.space = space
+        self.device = device
+        self.lead = (num_slots,)
+        self.shape = self.lead + tuple(space.shape or ())
+        self._invalid: Tensor | None = None
+        self._unverified = 0
+
+    def read(self, actions: Any) -> Tensor:
+        """(n, *A) actions, int64 or float32.
+
+        Raises:
+            ValueError: See :func:`check_actions`.
+        """
+        if isinstance(actions, Tensor) and actions.device.type != "cpu":
+            return self._read_on_device(actions)
+        return torch.from_numpy(check_actions(self.space, actions, self.lead)).to(self.device)
+
+    def _read_on_device(self, actions: Tensor) -> Tensor:
+        if tuple(actions.shape) != self.shape:
+            raise ValueError(
+                f"action has shape {tuple(actions.shape)}; expected {_describe(self.space)} for "
+                f"each of {self.lead}"
+            )
+        if isinstance(self.space, gym.spaces.Discrete):
+            first = int(self.space.start)
+            read = actions.long().clamp(first, first + int(self.space.n) - 1)
+            invalid = (read != actions).any()
+        else:
+            assert isinstance(self.space, gym.spaces.Box)
+            low, high = (torch.as_tensor(b, device=actions.device) for b in self.bounds)
+            read = actions.float().clamp(low, high)
+            invalid = actions.isnan().any()
+        self._invalid = invalid if self._invalid is None else self._invalid | invalid
+        self._unverified += 1
+        if self._unverified >= CHECK_EVERY:
+            self.verify()
+        return read
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """Low and high end of a Box."""
+        assert isinstance(self.space, gym.spaces.Box)
+        return self.space.low, self.space.high
+
+    def verify(self) -> None:
+        """Look at the flag of invalid actions on a GPU.
+
+        Raises:
+            ValueError: There was one since the last look.
+        """
+        invalid, steps = self._invalid, self._unverified
+        self._invalid, self._unverified = None, 0
+        if invalid is not None and bool(invalid):
+            raise ValueError(
+                f"an action of the last {steps} steps was invalid; expected "
+                f"{_describe(self.space)} for each of {self.lead}"
+            )
+
+
+__all__ = ["CHECK_EVERY", "ActionReader", "check_actions"]

@@ -1,0 +1,247 @@
+"""One imagined episode at a time: the Gymnasium environment of a world model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from piwm_gym.actions import check_actions
+from piwm_gym.observations import observation_space
+from piwm_gym.options import read_options
+from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.shell import Shell, Source, check_render_mode, wait
+from piwm_gym.slots import Slots
+from piwm_gym.systems import Params
+from piwm_gym.world_model import WorldModel
+
+
+class WorldModelEnv(Shell, gym.Env[Any, Any]):
+    """A learned, physically interpretable simulator of a real environment.
+
+    ## Description
+    The environment is imagined: a state in SI units moves by equations whose physical
+    parameters were learned from frames of the real environment, and a decoder draws the frames.
+    Neither the real environment nor a data set is needed. ``PIWM-CartPole-v0`` imagines
+    ``CartPole-v1``; :func:`piwm_gym.make_real` makes the real one with the same spaces.
+
+    ## Action Space
+    That of the real environment. Cart Pole: ``Discrete(2)``.
+
+    | Num | Action                 | Unit                                |
+    |-----|------------------------|-------------------------------------|
+    | 0   | push cart to the left  | ``params.force_mag`` N for one step |
+    | 1   | push cart to the right | ``params.force_mag`` N for one step |
+
+    Integers, integral floats and arrays, lists or tensors with one element are accepted. An
+    action outside a discrete space is an error; one outside a Box is clipped.
+
+    ## Observation Space
+    Chosen by ``obs_type``:
+
+    - ``"pixels"`` (default): the decoded frame, ``Box(0, 255, (64, 64, 3), uint8)``.
+    - ``"state"``: the real environment's observation, float32. Numbers beyond the space's
+      bounds are clipped in the observation, never in the simulation.
+    - ``"pixels_state"``: ``Dict`` with both, under the keys ``"pixels"`` and ``"state"``.
+
+    State of Cart Pole:
+
+    | Num | Observation           | Unit  | Min   | Max  |
+    |-----|-----------------------|-------|-------|------|
+    | 0   | cart position         | m     | -4.8  | 4.8  |
+    | 1   | cart velocity         | m/s   | -inf  | inf  |
+    | 2   | pole angle            | rad   | -0.42 | 0.42 |
+    | 3   | pole angular velocity | rad/s | -inf  | inf  |
+
+    ``info["state"]`` is the state in SI units, float32 (D,), at every reset and step;
+    ``info["in_distribution"]`` says whether it lies in the range of the training labels, outside
+    of which frames are guesses; ``info["params"]``, at a reset, maps the names of the physical
+    parameters to the values of the episode.
+
+    ## Rewards
+    Those of the real environment, computed in closed form from the state. Cart Pole: +1 for
+    every step, the last one included.
+
+    ## Starting State
+    Drawn as the real environment does; Cart Pole: every number uniform in (-0.05, 0.05).
+    ``reset(options=...)`` takes
+
+    | Option               | Value                                                             |
+    |----------------------|-------------------------------------------------------------------|
+    | ``state``            | (D,) start state, SI units                                        |
+    | ``frames, actions``  | uint8 (T, H, W, 3) observed frames, the T - 1 actions between     |
+    |                      | them: the episode goes on from the last frame                     |
+    | ``params``           | physical parameters for this episode only                         |
+
+    ## Episode End
+    Termination as in the real environment. Cart Pole: cart beyond +-2.4 m, or pole beyond +-12
+    degrees. Truncation: ``gymnasium.make`` adds the real environment's step limit, 500.
+
+    ## Arguments
+
+    | Parameter     | Type  | Default                | Description                              |
+    |---------------|-------|------------------------|------------------------------------------|
+    | `variant`     | str   | `"extrinsic-discrete"` | which shipped weights                    |
+    | `obs_type`    | str   | `"pixels"`             | see Observation Space                    |
+    | `checkpoint`  | str   | `None`                 | file, folder or Hub id instead of these  |
+    | `params`      | dict  | `None`                 | physical parameters to replace           |
+    | `randomize`   | dict  | `None`                 | name to (low, high): drawn per episode   |
+    | `device`      | str   | `"auto"`               | the GPU when there is one                |
+    | `render_mode` | str   | `None`                 | `"rgb_array"`: `render()` gives frames   |
+
+    Physical parameters of Cart Pole:
+
+    | Name        | Unit  | CartPole-v1 | Meaning                    |
+    |-------------|-------|-------------|----------------------------|
+    | `gravity`   | m/s^2 | 9.8         | gravitational acceleration |
+    | `masscart`  | kg    | 1.0         | mass of the cart           |
+    | `masspole`  | kg    | 0.1         | mass of the pole           |
+    | `length`    | m     | 0.5         | half the pole's length     |
+    | `force_mag` | N     | 10.0        | force of a push            |
+    | `tau`       | s     | 0.02        | time step                  |
+
+    ```python
+    >>> import gymnasium as gym
+    >>> env = gym.make("piwm_gym:PIWM-CartPole-v0", obs_type="state")  # doctest: +SKIP
+    >>> obs, info = env.reset(seed=0)  # doctest: +SKIP
+    >>> obs, reward, terminated, truncated, info = env.step(1)  # doctest: +SKIP
+    ```
+
+    ## Vectorized environment
+    ``gymnasium.make_vec("PIWM-CartPole-v0", num_envs=n)`` is one batched simulation,
+    :class:`piwm_gym.vector_env.WorldModelVectorEnv`; its slot i equals this environment seeded
+    with ``seed + i``.
+
+    ## Version History
+    * v0: first version.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+
+    def __init__(
+        self,
+        env_id: str = "PIWM-CartPole-v0",
+        variant: str = DEFAULT_VARIANT,
+        obs_type: str = "pixels",
+        checkpoint: Path | str | None = None,
+        params: Mapping[str, Any] | None = None,
+        randomize: Mapping[str, Any] | None = None,
+        device: torch.device | str = "auto",
+        render_mode: str | None = None,
+        model: WorldModel | None = None,
+    ) -> None:
+        """Load the world model.
+
+        Args:
+            env_id: Id of the environment.
+            variant: Which shipped weights.
+            obs_type: ``"pixels"``, ``"state"`` or ``"pixels_state"``.
+            checkpoint: A file, a folder or a Hub id instead of the shipped weights.
+            params: Physical parameters to replace, numbers by name.
+            randomize: Name to (low, high): drawn uniformly at the start of each episode.
+            device: Where to run.
+            render_mode: None or ``"rgb_array"``.
+            model: A model in memory instead of a checkpoint; not through ``gymnasium.make``,
+                which copies its arguments.
+
+        Raises:
+            ValueError: Unknown name or value that is not allowed; the message says what is.
+            CheckpointError: No such checkpoint, or one that cannot be used.
+        """
+        self.render_mode = check_render_mode(render_mode)
+        source = Source(env_id, variant, checkpoint, device)
+        self._setup(source, model, num_slots=1, params=params, randomize=randomize)
+        self.obs_type = obs_type
+        self.observation_space = observation_space(self.system, obs_type)
+        self.action_space = self.system.action_space
+        self.metadata = {**self.metadata, "render_fps": round(1 / self.system.dt)}
+
+    @property
+    def params(self) -> Params:
+        """Physical parameters in force, floats."""
+        return type(self.model.params)(**self._param_values())
+
+    @property
+    def state(self) -> np.ndarray:
+        """Copy of the state, float32 (D,), SI units."""
+        self._require_reset("state")
+        return wait(self.simulation.state[0])
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Start the random numbers anew; None continues them.
+            options: See Starting State.
+
+        Raises:
+            ValueError: Unknown option, wrong shape, not finite, or contradictory.
+        """
+        super().reset(seed=seed)
+        read = read_options(options, self.system)
+        self.simulation.params.read(read.params)
+        if seed is not None:
+            self.simulation.seed([seed])
+        elif not self.simulation.started:
+            self.simulation.seed([int(self.np_random.integers(2**63))])
+        self.simulation.begin(Slots.every(1, self.simulation.device), read)
+        return self._observe(), {**self._info(), "params": self._param_values()}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Advance one time step.
+
+        Raises:
+            ValueError: The action is not in the action space.
+            gymnasium.error.ResetNeeded: There has been no reset yet.
+        """
+        self._require_reset("step")
+        checked = check_actions(self.action_space, action, ())
+        over = bool(self.simulation.done)
+        outcome = self.simulation.step(torch.as_tensor(checked[None]).to(self.simulation.device))
+        terminated = bool(outcome.terminated)
+        if over:
+            self._warn_over()
+        reward = 0.0 if over and terminated else float(outcome.reward)
+        return self._observe(), reward, terminated, False, self._info()
+
+    def render(self) -> np.ndarray | None:
+        """The imagined frame, uint8 (H, W, 3); None without a render mode."""
+        return wait(self.simulation.frames()[0]) if self._may_render() else None
+
+    def _observe(self) -> Any:
+        simulation = self.simulation
+        if self.obs_type == "pixels":
+            return wait(simulation.frames()[0])
+        if self.obs_type == "state":
+            return wait(simulation.observation()[0])
+        frame, state = simulation.frames()[0], simulation.observation()[0]
+        return {"pixels": wait(frame), "state": wait(state)}
+
+    def _info(self) -> dict[str, Any]:
+        return {
+            "state": wait(self.simulation.state[0]),
+            "in_distribution": bool(self.simulation.in_distribution()),
+        }
+
+    def _param_values(self) -> dict[str, float]:
+        values = self.simulation.params.per_slot()
+        return {name: _shortest(float(value)) for name, value in values.items()}
+
+    def _warn_over(self) -> None:
+        gym.logger.warn(
+            "You are calling 'step()' even though this environment has already returned "
+            "terminated = True. You should always call 'reset()' once you receive 'terminated = "
+            "True' -- any further steps are undefined behavior."
+        )
+
+
+def _shortest(value: float) -> float:
+    """The float with the fewest digits that is this float32: 0.8, not 0.800000011920929."""
+    return float(str(np.float32(value)))
+
+
+__all__ = ["WorldModelEnv"]

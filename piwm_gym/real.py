@@ -1,0 +1,226 @@
+"""The real twin of each environment: same spaces, same frame preprocessing, same infos."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from piwm_gym.actions import check_actions
+from piwm_gym.observations import observation_space
+from piwm_gym.options import read_options
+from piwm_gym.preprocess import preprocess_frame
+from piwm_gym.registration import get_entry
+from piwm_gym.shell import check_render_mode, key_bindings
+from piwm_gym.slot_params import read_params
+from piwm_gym.systems import Params, System, get_system, unknown
+
+
+class CartPoleTwin:
+    """Reads and writes the state and the parameters of Gymnasium's CartPole-v1."""
+
+    def __init__(self, env: gym.Env) -> None:
+        self.env: Any = env.unwrapped
+
+    def state(self) -> np.ndarray:
+        """(4,) float64, SI units."""
+        return np.array(self.env.state, dtype=np.float64)
+
+    def set_state(self, state: np.ndarray) -> None:
+        """Put the simulator into a state."""
+        self.env.state = np.array(state, dtype=np.float64)
+        self.env.steps_beyond_terminated = None
+
+    def params(self, names: tuple[str, ...]) -> dict[str, float]:
+        """Parameters in force."""
+        return {name: float(getattr(self.env, name)) for name in names}
+
+    def set_params(self, values: Mapping[str, float]) -> None:
+        """Write parameters, and the quantities that CartPole-v1 derives from them once."""
+        for name, value in values.items():
+            setattr(self.env, name, value)
+        self.env.total_mass = self.env.masspole + self.env.masscart
+        self.env.polemass_length = self.env.masspole * self.env.length
+
+
+TWINS = {"cartpole": CartPoleTwin}
+
+
+class RealEnv(gym.Env[Any, Any]):
+    """The real environment behind an id, seen through the imagined one's interface.
+
+    Observations, ``info["state"]`` (float32, SI units), ``info["params"]`` at a reset, and the
+    reset options ``state`` and ``params`` are those of :class:`piwm_gym.env.WorldModelEnv`.
+    Frames are drawn only when an observation or ``render()`` needs one.
+
+    Args:
+        env_id: Id of the imagined environment.
+        obs_type: ``"pixels"``, ``"state"`` or ``"pixels_state"``.
+        render_mode: None or ``"rgb_array"``.
+
+    Raises:
+        ValueError: Unknown id, observation type or render mode.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+
+    def __init__(
+        self,
+        env_id: str = "PIWM-CartPole-v0",
+        obs_type: str = "pixels",
+        render_mode: str | None = None,
+    ) -> None:
+        self.system: System = get_system(get_entry(env_id).system)
+        self.obs_type = obs_type
+        self.render_mode = check_render_mode(render_mode)
+        self.observation_space = observation_space(self.system, obs_type)
+        self.action_space = self.system.action_space
+        self.metadata = {**self.metadata, "render_fps": round(1 / self.system.dt)}
+        self.native = gym.make(
+            self.system.real_id,
+            render_mode="rgb_array",
+            max_episode_steps=-1,
+            disable_env_checker=True,
+        )
+        self._twin = TWINS[self.system.name](self.native)
+        self._names = self.system.reference.names()
+        self._lasting = self._twin.params(self._names)
+        self._frame: np.ndarray | None = None
+        self._started = False
+
+    @property
+    def params(self) -> Params:
+        """Physical parameters in force."""
+        return type(self.system.reference)(**self._twin.params(self._names))
+
+    @property
+    def state(self) -> np.ndarray:
+        """Copy of the state, float32 (D,), SI units."""
+        self._require_reset("state")
+        return self._twin.state().astype(np.float32)
+
+    def set_params(self, **values: float) -> None:
+        """Replace physical parameters of the real simulator.
+
+        Raises:
+            ValueError: Unknown name, or not a positive and finite number.
+        """
+        self._lasting |= self._read_params(values)
+        self._twin.set_params({**self._twin.params(self._names), **self._read_params(values)})
+        self._frame = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Passed on to the real environment.
+            options: ``state``, (D,) start state in SI units; ``params`` for this episode only.
+
+        Raises:
+            ValueError: Unknown option or wrong shape.
+        """
+        super().reset(seed=seed)
+        read = read_options(options, self.system)
+        if read.frames is not None:
+            raise ValueError(unknown("option of a real environment", "frames", ("state", "params")))
+        episode = self._read_params(read.params)
+        self._twin.set_params({**self._lasting, **episode})
+        self.native.reset(seed=seed)
+        if read.state is not None:
+            self._twin.set_state(read.state[0].numpy())
+        self._started, self._frame = True, None
+        info = {"state": self.state, "params": self._twin.params(self._names)}
+        return self._observe(), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Advance one time step.
+
+        Raises:
+            ValueError: The action is not in the action space.
+            gymnasium.error.ResetNeeded: There has been no reset yet.
+        """
+        self._require_reset("step")
+        checked = check_actions(self.action_space, action, ())
+        native = checked if checked.ndim else checked.item()
+        _, reward, terminated, truncated, _ = self.native.step(native)
+        self._frame = None
+        info = {"state": self.state}
+        return self._observe(), float(reward), bool(terminated), bool(truncated), info
+
+    def render(self) -> np.ndarray | None:
+        """The preprocessed frame, uint8 (H, W, 3); None without a render mode."""
+        if self.render_mode is None:
+            gym.logger.warn("You are calling render method without specifying any render mode.")
+            return None
+        self._require_reset("render")
+        return self._frames().copy()
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], Any]:
+        """Arrow keys to actions, for ``gymnasium.utils.play``."""
+        return key_bindings(self.system)
+
+    def close(self) -> None:
+        """Close the real environment."""
+        self.native.close()
+
+    def _frames(self) -> np.ndarray:
+        if self._frame is None:
+            self._frame = preprocess_frame(np.asarray(self.native.render()), self.system.frame)
+        return self._frame
+
+    def _observe(self) -> Any:
+        if self.obs_type == "pixels":
+            return self._frames().copy()
+        state = self._observation()
+        if self.obs_type == "state":
+            return state
+        return {"pixels": self._frames().copy(), "state": state}
+
+    def _observation(self) -> np.ndarray:
+        """State in the real environment's scaling, clipped to its space."""
+        import torch
+
+        box = self.system.observation_space
+        observed = self.system.observation(torch.from_numpy(self.state)[None])[0].numpy()
+        return np.clip(observed, box.low, box.high)
+
+    def _read_params(self, values: Mapping[str, Any] | None) -> dict[str, float]:
+        checked = read_params(type(self.system.reference), values, num_slots=1)
+        return {name: float(value) for name, value in checked.items()}
+
+    def _require_reset(self, what: str) -> None:
+        if not self._started:
+            raise gym.error.ResetNeeded(f"{what} before reset; call env.reset() first")
+
+
+def make_real(
+    env_id: str = "PIWM-CartPole-v0",
+    obs_type: str = "pixels",
+    render_mode: str | None = None,
+    max_episode_steps: int | None = None,
+) -> gym.Env:
+    """Make the real environment behind an id, with the imagined one's spaces and step limit.
+
+    Args:
+        env_id: Id of the imagined environment.
+        obs_type: ``"pixels"``, ``"state"`` or ``"pixels_state"``.
+        render_mode: None or ``"rgb_array"``.
+        max_episode_steps: Step limit; default that of the id, -1 for none.
+
+    Raises:
+        ValueError: Unknown id, observation type or render mode.
+    """
+    entry = get_entry(env_id)
+    spec = gym.envs.registration.EnvSpec(
+        id=f"real/{env_id}",
+        entry_point="piwm_gym.real:RealEnv",
+        max_episode_steps=entry.max_episode_steps,
+        reward_threshold=entry.reward_threshold,
+        kwargs={"env_id": env_id, "obs_type": obs_type},
+    )
+    return gym.make(spec, render_mode=render_mode, max_episode_steps=max_episode_steps)
+
+
+__all__ = ["TWINS", "CartPoleTwin", "RealEnv", "make_real"]

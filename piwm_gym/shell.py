@@ -1,0 +1,193 @@
+"""What the single and the vector environment have in common around a simulation."""
+
+import multiprocessing
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from piwm_gym.checkpoint import load
+from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.simulation import Simulation, Snapshot
+from piwm_gym.systems import System, unknown
+from piwm_gym.world_model import WorldModel
+
+RENDER_MODES = ("rgb_array",)
+_IMPORTED_IN = os.getpid()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the world model comes from; what a pickled environment keeps of it.
+
+    Attributes:
+        env_id: Id of the environment.
+        variant: Architecture of the shipped weights.
+        checkpoint: A file, a folder, a Hub id, or None for the shipped weights.
+        device: Where to run; ``"auto"`` is the GPU when there is one.
+    """
+
+    env_id: str
+    variant: str = DEFAULT_VARIANT
+    checkpoint: Path | str | None = None
+    device: torch.device | str = "auto"
+
+    def load(self) -> WorldModel:
+        """Load the model.
+
+        Raises:
+            RuntimeError: In a process that was forked after its parent used CUDA.
+        """
+        limit_worker_threads()
+        try:
+            return load(self.env_id, self.variant, self.checkpoint, self.device)
+        except RuntimeError as error:
+            if "forked subprocess" not in str(error):
+                raise
+            raise RuntimeError(
+                f"{self.env_id}: this process was forked after its parent had used CUDA, and "
+                "CUDA does not work here. One batched environment is faster than many "
+                f"processes: gymnasium.make_vec({self.env_id!r}, num_envs=..., device='cuda'). "
+                "Otherwise pass device='cpu', or vector_kwargs={'context': 'spawn'}"
+            ) from error
+
+
+def limit_worker_threads() -> None:
+    """Use one torch thread if this is a worker process; leave the main process alone.
+
+    Workers that share the cores slow each other down with more, and torch's thread pool hangs
+    in a child forked from a parent that has used it.
+    """
+    if os.getpid() != _IMPORTED_IN or multiprocessing.parent_process() is not None:
+        torch.set_num_threads(1)
+
+
+class Shell:
+    """Base of both environments: the model, its simulation, parameters, snapshots, pickling.
+
+    A pickled environment holds the path of its checkpoint, not the weights, and goes on where it
+    was. One that was built around a model object holds that.
+    """
+
+    simulation: Simulation
+    render_mode: str | None
+    spec: gym.envs.registration.EnvSpec | None
+
+    def _setup(self, source: Source, model: WorldModel | None, **simulation: Any) -> None:
+        """Load the model unless there is one, and start a simulation of it."""
+        self._source = source
+        self._given = model
+        self._simulation_arguments = simulation
+        self.model = source.load() if model is None else model
+        self.simulation = Simulation(self.model, **simulation)
+
+    @property
+    def system(self) -> System:
+        """The physical system: names, units, equations."""
+        return self.model.system
+
+    def set_params(self, **values: Any) -> None:
+        """Replace physical parameters, from the next step on and for all later episodes.
+
+        Args:
+            **values: Numbers by parameter name; in a vector environment also one per slot.
+
+        Raises:
+            ValueError: Unknown name, wrong shape, not positive and finite, or randomised.
+        """
+        self.simulation.params.set(values)
+
+    def snapshot(self) -> Snapshot:
+        """The present moment: state, parameters, random streams.
+
+        A step limit added by ``gymnasium.make`` counts in its own wrapper: to branch an episode
+        step the unwrapped environment.
+
+        Raises:
+            gymnasium.error.ResetNeeded: There has been no reset yet.
+        """
+        self._require_reset("snapshot")
+        return self.simulation.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Back to a snapshot; what follows is bit for bit what followed it the first time.
+
+        Raises:
+            ValueError: The snapshot is not of an environment like this one.
+        """
+        self.simulation.restore(snapshot)
+
+    def get_keys_to_action(self) -> dict[tuple[int, ...], Any]:
+        """Arrow keys to actions, for ``gymnasium.utils.play``."""
+        return key_bindings(self.system)
+
+    def _require_reset(self, what: str) -> None:
+        if not self.simulation.started:
+            raise gym.error.ResetNeeded(f"{what} before reset; call env.reset() first")
+
+    def _may_render(self) -> bool:
+        """Whether a render mode was chosen; warns like Gymnasium's environments if not."""
+        if self.render_mode is None:
+            name = "..." if self.spec is None else self.spec.id
+            gym.logger.warn(
+                "You are calling render method without specifying any render mode. You can "
+                f'specify it at initialization, e.g. gym.make("{name}", render_mode="rgb_array")'
+            )
+            return False
+        self._require_reset("render")
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        simulation: Simulation = state.pop("simulation")
+        moment = simulation.snapshot() if simulation.started else None
+        state["_saved"] = (simulation.params.snapshot(), moment)
+        state.pop("model")
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        rest = dict(state)
+        params, moment = rest.pop("_saved")
+        self.__dict__.update(rest)
+        self._setup(self._source, self._given, **self._simulation_arguments)
+        self.simulation.params.restore(params)
+        if moment is not None:
+            self.simulation.restore(moment)
+
+
+def check_render_mode(render_mode: str | None) -> str | None:
+    """The render mode.
+
+    Raises:
+        ValueError: Not one of :data:`RENDER_MODES` or None.
+    """
+    if render_mode is not None and render_mode not in RENDER_MODES:
+        raise ValueError(unknown("render_mode", render_mode, RENDER_MODES))
+    return render_mode
+
+
+def key_bindings(system: System) -> dict[tuple[int, ...], Any]:
+    """SDL codes of arrow keys to the system's actions."""
+    # Bit 30 and the USB scan code of the key.
+    codes = {"right": 79, "left": 80, "down": 81, "up": 82}
+    return {(1 << 30 | codes[key],): action for key, action in system.keyboard.items()}
+
+
+def wait(tensor: torch.Tensor) -> Any:
+    """Copy on the host, as an array that nothing else refers to."""
+    return tensor.cpu().numpy().copy()
+
+
+__all__ = [
+    "RENDER_MODES",
+    "Shell",
+    "Source",
+    "check_render_mode",
+    "key_bindings",
+    "limit_worker_threads",
+    "wait",
+]

@@ -1,0 +1,262 @@
+"""n imagined episodes of one world model, stepped together: what both environments share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from piwm_gym.models.vision import to_uint8
+from piwm_gym.options import ResetOptions
+from piwm_gym.random import RandomStreams
+from piwm_gym.slot_params import ParamsState, SlotParams
+from piwm_gym.slots import Slots
+from piwm_gym.world_model import WorldModel
+
+DECODE_CHUNK = 256
+"""Frames decoded at once: bounds the memory, and is not slower."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step gives besides the new state, (n,) each.
+
+    Attributes:
+        reward: The real environment's reward, float32.
+        terminated: The system says that the episode is over.
+        truncated: The step limit is reached.
+    """
+
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A moment of a simulation: small, independent, and enough to continue bit for bit.
+
+    Attributes:
+        state: (n, D) SI units.
+        elapsed: (n,) steps since the episode's start.
+        done: (n,) whether the episode is over; stays so until the next one begins.
+        scene: (n, S) static visible variables, (n, 0) where the system has none.
+        streams: (n,) positions of the random streams.
+        params: Physical parameters.
+    """
+
+    state: Tensor
+    elapsed: Tensor
+    done: Tensor
+    scene: Tensor
+    streams: Tensor
+    params: ParamsState
+
+
+class Simulation:
+    """State, parameters and random streams of n slots, on the model's device.
+
+    Args:
+        model: Shared by all slots; never modified.
+        num_slots: n.
+        params: Physical parameters to replace, see :class:`SlotParams`.
+        randomize: Physical parameters to draw at each start of an episode.
+        max_episode_steps: Steps after which an episode is truncated; None for never.
+    """
+
+    state: Tensor
+    scene: Tensor
+    elapsed: Tensor
+    done: Tensor
+
+    def __init__(
+        self,
+        model: WorldModel,
+        num_slots: int,
+        params: Mapping[str, Any] | None = None,
+        randomize: Mapping[str, Any] | None = None,
+        max_episode_steps: int | None = None,
+    ) -> None:
+        self.model = model
+        self.system = model.system
+        self.device = model.device
+        self.num_slots = num_slots
+        self.max_episode_steps = max_episode_steps
+        self.params = SlotParams(model.params, num_slots, self.device, params, randomize)
+        self.streams: RandomStreams | None = None
+        self._frames: Tensor | None = None
+        box = self.system.observation_space
+        self._low = torch.from_numpy(box.low).to(self.device)
+        self._high = torch.from_numpy(box.high).to(self.device)
+
+    @property
+    def started(self) -> bool:
+        """Whether there has been a reset."""
+        return hasattr(self, "state")
+
+    def seed(self, seeds: Sequence[int], mask: Tensor | None = None) -> None:
+        """Start the random streams, of all slots or of those in the mask."""
+        if self.streams is None or mask is None:
+            self.streams = RandomStreams(seeds, self.device)
+        else:
+            self.streams.reseed(seeds, mask)
+
+    @torch.no_grad()
+    def begin(self, slots: Slots, options: ResetOptions | None = None) -> None:
+        """Start new episodes in some slots.
+
+        The random numbers used up do not depend on the options.
+
+        Args:
+            slots: Which; all of them the first time.
+            options: Where to start and with what parameters; default: drawn.
+        """
+        assert self.streams is not None
+        options = options or ResetOptions()
+        episode = self.params.read(options.params)
+        system = self.system
+        sizes = (
+            system.num_initial_uniforms,
+            system.num_scene_uniforms,
+            self.params.num_uniforms,
+        )
+        where = {"rows": slots.rows} if slots.by_index else {"mask": slots.mask}
+        initial, scene, values = self.streams.uniform(sum(sizes), **where).split(sizes, dim=1)
+        self.params.begin(slots, values, episode)
+        if not self.started:
+            self._allocate()
+        if system.num_scene_uniforms:
+            self._put_scene(slots, system.scene(scene))
+        state = system.initial(initial, **self._scene(slots))
+        if options.state is not None:
+            state = slots.take(options.state.to(self.device))
+        elif options.frames is not None:
+            state = slots.take(self._estimate(options))
+        slots.put(self.state, state)
+        slots.clear(self.elapsed)
+        slots.clear(self.done)
+        self._refresh(slots)
+
+    def _allocate(self) -> None:
+        n, device = self.num_slots, self.device
+        self.state = torch.zeros(n, len(self.system.variables), device=device)
+        self.scene = torch.zeros(n, 0, device=device)
+        self.elapsed = torch.zeros(n, dtype=torch.int64, device=device)
+        self.done = torch.zeros(n, dtype=torch.bool, device=device)
+
+    def _put_scene(self, slots: Slots, scene: Tensor) -> None:
+        if self.scene.shape[1] != scene.shape[1]:
+            self.scene = torch.zeros(self.num_slots, scene.shape[1], device=self.device)
+        slots.put(self.scene, scene)
+
+    def _scene(self, slots: Slots | None = None) -> dict[str, Tensor]:
+        """The keyword ``scene`` for systems that have one."""
+        if not self.system.num_scene_uniforms:
+            return {}
+        return {"scene": self.scene if slots is None else slots.take(self.scene)}
+
+    def _estimate(self, options: ResetOptions) -> Tensor:
+        """(n, D) states at the last of the observed frames, with the parameters in force."""
+        assert options.frames is not None
+        assert options.actions is not None
+        current = self.params.current
+        return self.model.encode(options.frames, options.actions, params=current)
+
+    @torch.no_grad()
+    def step(self, action: Tensor, active: Tensor | None = None) -> Outcome:
+        """Advance every slot by one time step.
+
+        Args:
+            action: (n, *A).
+            active: (n,) bool, the slots whose noise is drawn; the others are about to be reset.
+        """
+        assert self.streams is not None
+        before, scene = self.state, self._scene()
+        noise = {}
+        if self.system.num_step_uniforms:
+            noise["noise"] = self.streams.uniform(self.system.num_step_uniforms, mask=active)
+        state = self.system.transition(before, action, self.params.current, **noise, **scene)
+        reward = self.system.reward(before, action, state)
+        terminated = self.system.terminal(state, **scene)
+        self.state = state
+        self.elapsed = self.elapsed + 1
+        self._frames = None
+        if self.max_episode_steps is None:
+            truncated = torch.zeros_like(terminated)
+        else:
+            truncated = self.elapsed >= self.max_episode_steps
+        self.done = self.done | terminated | truncated
+        return Outcome(reward, terminated, truncated)
+
+    @torch.no_grad()
+    def observation(self) -> Tensor:
+        """(n, O) float32 state in the real environment's scaling, clipped to its space."""
+        return self.system.observation(self.state).clamp(self._low, self._high)
+
+    @torch.no_grad()
+    def in_distribution(self) -> Tensor:
+        """(n,) whether the state lies in the range of the training labels."""
+        return self.model.in_distribution(self.state)
+
+    def frames(self) -> Tensor:
+        """(n, H, W, 3) uint8 imagined frames, decoded once per state; not to be modified."""
+        if self._frames is None:
+            self._frames = self._decode(Slots.every(self.num_slots, self.device))
+        return self._frames
+
+    @torch.no_grad()
+    def _decode(self, slots: Slots) -> Tensor:
+        states = self.state if slots.all else self.state[slots.rows]
+        scenes = self.scene if slots.all else self.scene[slots.rows]
+        chunks = []
+        for state, scene in zip(
+            states.split(DECODE_CHUNK), scenes.split(DECODE_CHUNK), strict=True
+        ):
+            keyword = {"scene": scene} if self.system.num_scene_uniforms else {}
+            chunks.append(to_uint8(self.model.decode(state, **keyword)))
+        return torch.cat(chunks)
+
+    def _refresh(self, slots: Slots) -> None:
+        """Keep decoded frames up to date; only those of ``slots`` are decoded again."""
+        if slots.all or self._frames is None:
+            self._frames = None
+        elif len(slots.rows):
+            frames = self._frames.clone()
+            frames[slots.rows] = self._decode(slots)
+            self._frames = frames
+
+    def snapshot(self) -> Snapshot:
+        """Copy of everything that changes."""
+        assert self.streams is not None
+        return Snapshot(
+            self.state.clone(),
+            self.elapsed.clone(),
+            self.done.clone(),
+            self.scene.clone(),
+            self.streams.positions.clone(),
+            self.params.snapshot(),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Back to a snapshot, which stays valid.
+
+        Raises:
+            ValueError: It is of another system or of another number of slots.
+        """
+        expected = (self.num_slots, len(self.system.variables))
+        if not isinstance(snapshot, Snapshot) or tuple(snapshot.state.shape) != expected:
+            raise ValueError(
+                f"not a snapshot of {expected[0]} slots with {expected[1]} state variables; "
+                "expected what snapshot() of an environment like this one returned"
+            )
+        self.state = snapshot.state.to(self.device, copy=True)
+        self.elapsed = snapshot.elapsed.to(self.device, copy=True)
+        self.done = snapshot.done.to(self.device, copy=True)
+        self.scene = snapshot.scene.to(self.device, copy=True)
+        self.streams = RandomStreams.at(snapshot.streams.to(self.device))
+        self.params.restore(snapshot.params)
+        self._frames = None
+
+
+__all__ = ["DECODE_CHUNK", "Outcome", "Simulation", "Snapshot"]

@@ -1,0 +1,60 @@
+"""A subset of the slots of a batch, and how to write to it without a loop."""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class Slots:
+    """Some of n slots.
+
+    On the CPU their values are computed and written by index. On a GPU an index would make the
+    host wait for the device, so there everything is computed for all slots and written where the
+    mask is set. Both give the same numbers.
+
+    Args:
+        mask: (n,) bool.
+        all: Whether every slot is meant, as far as the host knows without waiting.
+    """
+
+    def __init__(self, mask: Tensor, all: bool = False) -> None:
+        self.mask = mask
+        self.all = all
+        self.by_index = mask.device.type == "cpu"
+
+    @classmethod
+    def every(cls, count: int, device: torch.device) -> "Slots":
+        """All of ``count`` slots."""
+        return cls(torch.ones(count, dtype=torch.bool, device=device), all=True)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """(m,) int64 indices; on a GPU asking for them waits for the device."""
+        return self.mask.nonzero().flatten()
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is known to be nothing to do; False on a GPU, which is not asked."""
+        return self.by_index and len(self.rows) == 0
+
+    def take(self, values: Tensor) -> Tensor:
+        """Rows of these slots (on a GPU: of all); a 0-d tensor stands for equal rows."""
+        return values.index_select(0, self.rows) if self.by_index and values.ndim else values
+
+    def put(self, target: Tensor, values: Tensor) -> None:
+        """Write values as :meth:`take` returns them into these slots of ``target``, in place."""
+        if values.ndim == 0:
+            target.masked_fill_(self.mask, values)
+        elif self.by_index:
+            target.index_copy_(0, self.rows, values)
+        else:
+            mask = self.mask.view(-1, *(1,) * (target.ndim - 1))
+            target.copy_(torch.where(mask, values, target))
+
+    def clear(self, target: Tensor) -> None:
+        """Set these slots of ``target`` (n,) to zero or False, in place."""
+        target.masked_fill_(self.mask, 0)
+
+
+__all__ = ["Slots"]

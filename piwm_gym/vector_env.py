@@ -1,0 +1,325 @@
+"""Many imagined episodes at once: the Gymnasium vector environment of a world model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from piwm_gym.actions import ActionReader
+from piwm_gym.observations import observation_space
+from piwm_gym.options import read_options
+from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.shell import Shell, Source, check_render_mode, wait
+from piwm_gym.simulation import Outcome
+from piwm_gym.slots import Slots
+from piwm_gym.systems import Params, unknown
+from piwm_gym.world_model import WorldModel
+
+OUTPUTS = ("numpy", "torch")
+
+
+class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
+    """n slots of :class:`piwm_gym.env.WorldModelEnv` in one batched simulation.
+
+    All slots share one model, and there is no loop over them. Slot i equals the single
+    environment seeded with ``seed + i``: states, rewards and flags bit for bit on the CPU,
+    whatever n is; decoded frames within one of 255 levels, because matrix products round
+    differently in other batch sizes.
+
+    Infos are dicts of arrays with a leading dimension n, each with its mask ``_key``: ``state``
+    (n, D) in SI units and ``in_distribution`` (n,) at every step, ``params`` (n,) by name at a
+    reset and, where episodes may differ in their parameters, at the steps that start one.
+
+    With ``output="torch"`` all of it stays on the device, and no step waits for the device
+    unless pixels are asked for. Then actions that lie on a GPU are checked with a delay, see
+    :class:`piwm_gym.actions.ActionReader`, and Gymnasium's wrappers, which expect numpy, do not
+    apply.
+
+    What happens when an episode ends is Gymnasium's ``autoreset_mode``:
+
+    - ``"SameStep"`` (default): the step that ends an episode returns the first observation of
+      the next. ``info["final_obs"]`` and ``info["final_info"]`` hold the end of the old one:
+      numpy gives, as Gymnasium does, an object array of unbatched observations and a dict with
+      masks; torch gives ``final_obs`` batched like observations. Rows outside ``_final_obs``
+      mean nothing.
+    - ``"NextStep"``: the step after the end ignores the action and starts the next episode, with
+      reward 0.
+    - ``"Disabled"``: ``reset(options={"reset_mask": mask})`` starts episodes. To step a slot
+      whose episode is over is an error (not noticed on a GPU).
+
+    Gymnasium's documentation of the modes: https://farama.org/Vector-Autoreset-Mode.
+    """
+
+    metadata = {  # noqa: RUF012
+        "render_modes": ["rgb_array"],
+        "render_fps": 50,
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+    }
+
+    def __init__(
+        self,
+        env_id: str = "PIWM-CartPole-v0",
+        num_envs: int = 1,
+        max_episode_steps: int | None = None,
+        variant: str = DEFAULT_VARIANT,
+        obs_type: str = "pixels",
+        checkpoint: Path | str | None = None,
+        params: Mapping[str, Any] | None = None,
+        randomize: Mapping[str, Any] | None = None,
+        device: torch.device | str = "auto",
+        output: str = "numpy",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        render_mode: str | None = None,
+        model: WorldModel | None = None,
+    ) -> None:
+        """Load the world model.
+
+        Args:
+            env_id: Id of the environment.
+            num_envs: Number of slots, n.
+            max_episode_steps: Steps after which a slot is truncated; None or -1 for never.
+            variant: Which shipped weights.
+            obs_type: ``"pixels"``, ``"state"`` or ``"pixels_state"``.
+            checkpoint: A file, a folder or a Hub id instead of the shipped weights.
+            params: Physical parameters to replace: numbers, or (n,) numbers, by name.
+            randomize: Name to (low, high): drawn per slot at the start of each episode.
+            device: Where to run.
+            output: ``"numpy"``, or ``"torch"`` for tensors that stay on the device.
+            autoreset_mode: ``"SameStep"``, ``"NextStep"``, ``"Disabled"``, or Gymnasium's enum.
+            render_mode: None or ``"rgb_array"``.
+            model: A model in memory instead of a checkpoint.
+
+        Raises:
+            ValueError: Unknown name or value that is not allowed; the message says what is.
+            CheckpointError: No such checkpoint, or one that cannot be used.
+        """
+        self.num_envs = _count("num_envs", num_envs)
+        limit = None if max_episode_steps in (None, -1) else max_episode_steps
+        if limit is not None:
+            limit = _count("max_episode_steps", limit)
+        if output not in OUTPUTS:
+            raise ValueError(unknown("output", output, OUTPUTS))
+        self.output = output
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.render_mode = check_render_mode(render_mode)
+        self._setup(
+            Source(env_id, variant, checkpoint, device),
+            model,
+            num_slots=self.num_envs,
+            params=params,
+            randomize=randomize,
+            max_episode_steps=limit,
+        )
+        self.obs_type = obs_type
+        self.single_observation_space = observation_space(self.system, obs_type)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.single_action_space = self.system.action_space
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.metadata = {
+            **self.metadata,
+            "render_fps": round(1 / self.system.dt),
+            "autoreset_mode": self.autoreset_mode,
+        }
+        self._reader = ActionReader(self.single_action_space, self.num_envs, self.simulation.device)
+
+    @property
+    def params(self) -> Params:
+        """Physical parameters in force, (n,) tensors."""
+        return type(self.model.params)(**self.simulation.params.per_slot())
+
+    @property
+    def state(self) -> Any:
+        """Copy of the states, float32 (n, D), SI units."""
+        self._require_reset("state")
+        return self._export(self.simulation.state)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes, in all slots or in those of ``options["reset_mask"]``.
+
+        Args:
+            seed: Slot i is seeded with ``seed + i``, or with the i-th of n seeds; None continues
+                the random numbers.
+            options: As for the single environment, with a leading dimension n, and
+                ``reset_mask``, (n,) bool.
+
+        Raises:
+            ValueError: Unknown option, wrong shape, not finite, or contradictory.
+        """
+        self._reader.verify()
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        read = read_options(options, self.system, self.num_envs)
+        self.simulation.params.read(read.params)
+        slots = self._slots(read.mask)
+        self._seed(seed, slots)
+        self.simulation.begin(slots, read)
+        return self._observe(), {**self._info(), **self._params_info(slots.mask)}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Advance every slot by one time step.
+
+        Args:
+            actions: (n, *A), numbers of any kind: list, array, tensor.
+
+        Raises:
+            ValueError: An action is not in the action space; its slot is named.
+            gymnasium.error.ResetNeeded: There has been no reset yet, or autoreset is disabled
+                and an episode is over.
+        """
+        self._require_reset("step")
+        action = self._reader.read(actions)
+        advance = {
+            AutoresetMode.SAME_STEP: self._step_same,
+            AutoresetMode.NEXT_STEP: self._step_next,
+            AutoresetMode.DISABLED: self._step_disabled,
+        }[self.autoreset_mode]
+        outcome, final, started = advance(action)
+        info = {**self._info(), **final}
+        if started is not None and self.simulation.params.varies:
+            info |= self._params_info(started)
+        export = self._export
+        return (
+            self._observe(),
+            export(outcome.reward),
+            export(outcome.terminated),
+            export(outcome.truncated),
+            info,
+        )
+
+    def render(self) -> tuple[np.ndarray, ...] | None:
+        """The imagined frames, n times uint8 (H, W, 3); None without a render mode."""
+        return tuple(wait(self.simulation.frames())) if self._may_render() else None
+
+    def _step_same(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
+        outcome = self.simulation.step(action)
+        slots = Slots(self.simulation.done)
+        if slots.empty:
+            return outcome, {}, None
+        final = self._final(slots)
+        self.simulation.begin(slots)
+        return outcome, final, slots.mask
+
+    def _step_next(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
+        slots = Slots(self.simulation.done)
+        if slots.empty:
+            return self.simulation.step(action), {}, None
+        running = ~slots.mask
+        outcome = self.simulation.step(action, running)
+        self.simulation.begin(slots)
+        masked = Outcome(
+            outcome.reward * running, outcome.terminated & running, outcome.truncated & running
+        )
+        return masked, {}, slots.mask
+
+    def _step_disabled(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
+        slots = Slots(self.simulation.done)
+        if slots.by_index and not slots.empty:
+            raise gym.error.ResetNeeded(
+                f"the episodes of environments {slots.rows.tolist()} are over and autoreset is "
+                "disabled; call reset(options={'reset_mask': terminated | truncated})"
+            )
+        return self.simulation.step(action), {}, None
+
+    def _slots(self, mask: Tensor | None) -> Slots:
+        device = self.simulation.device
+        if mask is None or bool(mask.all()):
+            return Slots.every(self.num_envs, device)
+        if not self.simulation.started:
+            raise ValueError("the first reset starts all environments; leave 'reset_mask' out")
+        return Slots(mask.to(device))
+
+    def _seed(self, seed: int | Sequence[int] | None, slots: Slots) -> None:
+        if seed is None:
+            if self.simulation.started:
+                return
+            seeds = self.np_random.integers(2**63, size=self.num_envs).tolist()
+        elif isinstance(seed, int):
+            seeds = [seed + i for i in range(self.num_envs)]
+        else:
+            seeds = list(seed)
+        if len(seeds) != self.num_envs or not all(isinstance(s, int) and s >= 0 for s in seeds):
+            raise ValueError(f"seed is {seed}; expected an integer >= 0 or {self.num_envs} of them")
+        self.simulation.seed(seeds, None if slots.all else slots.mask)
+
+    def _export(self, tensor: Tensor) -> Any:
+        """Copy for the user: an array, or a tensor on the device."""
+        return tensor.clone() if self.output == "torch" else wait(tensor)
+
+    def _observe(self) -> Any:
+        if self.obs_type == "pixels":
+            return self._export(self.simulation.frames())
+        state = self._export(self.simulation.observation())
+        if self.obs_type == "state":
+            return state
+        return {"pixels": self._export(self.simulation.frames()), "state": state}
+
+    def _info(self, mask: Tensor | None = None) -> dict[str, Any]:
+        simulation, export = self.simulation, self._export
+        mask = torch.ones_like(simulation.done) if mask is None else mask
+        return {
+            "state": export(simulation.state),
+            "_state": export(mask),
+            "in_distribution": export(simulation.in_distribution()),
+            "_in_distribution": export(mask),
+        }
+
+    def _params_info(self, mask: Tensor) -> dict[str, Any]:
+        values = self.simulation.params.per_slot()
+        return {
+            "params": {name: self._export(value) for name, value in values.items()},
+            "_params": self._export(mask),
+        }
+
+    def _final(self, slots: Slots) -> dict[str, Any]:
+        """``final_obs`` and ``final_info`` of the episodes that have just ended."""
+        return {
+            "final_obs": self._final_obs(slots),
+            "_final_obs": self._export(slots.mask),
+            "final_info": self._info(slots.mask),
+            "_final_info": self._export(slots.mask),
+        }
+
+    def _final_obs(self, slots: Slots) -> Any:
+        batch = self._observe()
+        if self.output == "torch":
+            return batch
+        final = np.full(self.num_envs, None, dtype=object)
+        rows = slots.rows.cpu().numpy()
+        for row, observation in zip(rows, _unbatch(batch, rows), strict=True):
+            final[row] = observation
+        return final
+
+
+def _unbatch(batch: Any, rows: np.ndarray) -> Iterable[Any]:
+    """Copies of some slots' observations."""
+    if isinstance(batch, dict):
+        columns = [_unbatch(values, rows) for values in batch.values()]
+        return (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
+    return batch[rows]
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; expected an integer of at least 1")
+    return int(value)
+
+
+def _autoreset_mode(value: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(value)
+    except ValueError:
+        names = tuple(mode.value for mode in AutoresetMode)
+        raise ValueError(unknown("autoreset_mode", value, names)) from None
+
+
+__all__ = ["OUTPUTS", "WorldModelVectorEnv"]

@@ -1,0 +1,146 @@
+"""Training settings: one tree of dataclasses, named presets in code.
+
+Every field can be overridden on the command line, for example ``--vision.epochs 10``.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from piwm_gym.models import AutoencoderConfig
+from piwm_gym.models.physical import TransformerConfig
+from piwm_gym.models.vision import VisionConfig
+from piwm_gym.systems import unknown
+from training.fit import FitConfig
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """Weights of the loss terms; pixels and latents are summed, batches averaged.
+
+    Attributes:
+        interpretability: Of the interpretability loss, per squared normalised unit.
+        latent: Of the latent reconstruction (stage 2).
+        pixel: Of the decoded frame in stage 2; 0 is the paper's objective.
+        visual_dropout: Share of samples that intrinsic decoders draw without a visual part.
+        interpretability_loss: ``"mse"`` to the proxies' mean, or ``"kl"`` to a fitted Gaussian.
+    """
+
+    interpretability: float = 100.0
+    latent: float = 1.0
+    pixel: float = 1.0
+    visual_dropout: float = 0.5
+    interpretability_loss: Literal["mse", "kl"] = "mse"
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of all stages of one variant.
+
+    Attributes:
+        autoencoder: Architecture.
+        weights: Loss weights.
+        vision: Optimisation of stage 1, extrinsic.
+        physical: Optimisation of stage 2, extrinsic.
+        intrinsic: Optimisation of the one autoencoder stage, intrinsic.
+        dynamics: Optimisation of stage 3; its samples are trajectories.
+        parametrisation: What is learned of the dynamics.
+        starts: Independent starting points of stage 3; the best on validation labels is kept.
+    """
+
+    autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
+    weights: LossWeights = field(default_factory=LossWeights)
+    vision: FitConfig = field(default_factory=FitConfig)
+    physical: FitConfig = field(default_factory=FitConfig)
+    intrinsic: FitConfig = field(default_factory=FitConfig)
+    dynamics: FitConfig = field(default_factory=FitConfig)
+    parametrisation: str = "identifiable"
+    starts: int = 3
+
+
+_PAPER_VISION = VisionConfig(
+    channels=(32, 64), kernels=(8, 4), strides=(4, 2), paddings=(2, 1), blocks=0
+)
+_PAPER_TRANSFORMER = TransformerConfig(
+    width=128, feedforward=512, dropout=0.1, merge=1, frequencies=0
+)
+
+
+def _cpu(variant: str) -> TrainConfig:
+    """Two CPU cores, about an hour for all four variants."""
+    fit = FitConfig(batch_size=128, samples_per_epoch=20_000, warmup_epochs=1, patience=100)
+    return TrainConfig(
+        AutoencoderConfig(variant=variant),
+        vision=replace(fit, epochs=25),
+        physical=replace(fit, epochs=25),
+        intrinsic=replace(fit, epochs=40),
+        dynamics=_dynamics(epochs=60),
+    )
+
+
+def _dynamics(epochs: int) -> FitConfig:
+    return FitConfig(
+        epochs=epochs, batch_size=256, learning_rate=5e-2, warmup_epochs=1, patience=1000
+    )
+
+
+def _gpu(variant: str) -> TrainConfig:
+    """One GPU and 16 cores: ten minutes for all four variants."""
+    fit = FitConfig(batch_size=256, warmup_epochs=1, patience=20)
+    return TrainConfig(
+        AutoencoderConfig(variant=variant),
+        vision=replace(fit, epochs=40),
+        physical=replace(fit, epochs=40),
+        intrinsic=replace(fit, epochs=60),
+        dynamics=_dynamics(epochs=60),
+    )
+
+
+def _paper(variant: str) -> TrainConfig:
+    """Layer sizes and optimisation of the paper's appendix; two frames estimate the state."""
+    rate = 1e-3 if variant.endswith("discrete") else 1e-4
+    fit = FitConfig(learning_rate=rate)
+    return TrainConfig(
+        AutoencoderConfig(
+            variant=variant, vision=_PAPER_VISION, transformer=_PAPER_TRANSFORMER, flat=True
+        ),
+        LossWeights(pixel=0.0, visual_dropout=0.0),
+        vision=fit,
+        physical=fit,
+        intrinsic=fit,
+        dynamics=replace(fit, learning_rate=1e-2),
+    )
+
+
+def _debug(variant: str) -> TrainConfig:
+    """Seconds; exercises every stage, learns nothing."""
+    fit = FitConfig(
+        epochs=7, batch_size=32, samples_per_epoch=64, warmup_epochs=1, save_seconds=0.0
+    )
+    return TrainConfig(
+        AutoencoderConfig(
+            variant=variant,
+            vision=VisionConfig(channels=(16,), token_dim=16),
+            transformer=TransformerConfig(width=16, heads=2, feedforward=32, layers=1),
+            latent_dim=16,
+            num_codes=32,
+        ),
+        vision=fit,
+        physical=fit,
+        intrinsic=fit,
+        dynamics=replace(fit, epochs=2, samples_per_epoch=8, batch_size=8, learning_rate=5e-2),
+        starts=1,
+    )
+
+
+PRESETS = {"debug": _debug, "laptop": _cpu, "gpu": _gpu, "paper": _paper}
+
+
+def preset(name: str, variant: str) -> TrainConfig:
+    """Settings of a preset for a variant.
+
+    Raises:
+        ValueError: The preset is unknown; the nearest one is suggested.
+    """
+    if name not in PRESETS:
+        raise ValueError(unknown("preset", name, tuple(PRESETS)))
+    return PRESETS[name](variant)

@@ -1,0 +1,54 @@
+"""Several processes under torchrun; every function also works in a single process."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def initialize() -> None:
+    """Join the process group if torchrun started this process."""
+    if "RANK" in os.environ and not dist.is_initialized():
+        cuda = torch.cuda.is_available()
+        if cuda:
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl" if cuda else "gloo")
+
+
+def finalize() -> None:
+    """Leave the process group."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """Index of this process."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Number of processes."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def barrier() -> None:
+    """Wait for all processes."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def wrap(stage: nn.Module) -> nn.Module:
+    """Average gradients over the processes; a single process needs no wrapper."""
+    if world_size() == 1:
+        return stage
+    return DistributedDataParallel(stage, broadcast_buffers=False, find_unused_parameters=True)
+
+
+@torch.no_grad()
+def broadcast(module: nn.Module) -> None:
+    """Give all processes the first one's parameters and buffers."""
+    if world_size() > 1:
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor, 0)

@@ -1,0 +1,3 @@
+"""placeholder"""
+def summary(model, dataset):
+    return {}

@@ -1,0 +1,89 @@
+"""Losses: pure functions that return numbers with their gradient, each citing its equation.
+
+Sums over pixels and latent dimensions, means over the batch: the KL weight of 1 only means
+something beside a reconstruction that is summed.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+FOREGROUND_THRESHOLD = 0.05
+FOREGROUND_WEIGHT = 10.0
+
+
+def foreground(
+    frames: Float[Tensor, "B 3 H W"], median: Float[Tensor, "3 H W"]
+) -> Bool[Tensor, "B 1 H W"]:
+    """Pixels that differ from the data set's median frame in any channel."""
+    return (frames - median).abs().amax(1, keepdim=True) > FOREGROUND_THRESHOLD
+
+
+def reconstruction(
+    decoded: Float[Tensor, "B 3 H W"],
+    frames: Float[Tensor, "B 3 H W"],
+    median: Float[Tensor, "3 H W"],
+) -> Float[Tensor, ""]:
+    """L_recon: squared error summed over pixels, foreground pixels weighted 11 to 1.
+
+    Unweighted, an empty scene is a good optimum: cart and pole fill 5 % of the frame.
+    """
+    weight = 1 + FOREGROUND_WEIGHT * foreground(frames, median)
+    return (weight * (decoded.float() - frames) ** 2).sum((1, 2, 3)).mean()
+
+
+def foreground_error(
+    decoded: Float[Tensor, "B 3 H W"],
+    frames: Float[Tensor, "B 3 H W"],
+    median: Float[Tensor, "3 H W"],
+) -> Float[Tensor, ""]:
+    """Mean squared error over the pixels that are foreground in the frame or in the decoded one.
+
+    Counting both sides punishes a missing pole and a ghost alike.
+    """
+    mask = (foreground(frames, median) | foreground(decoded, median)).float()
+    error = (decoded - frames).square().mean(1, keepdim=True)
+    return (error * mask).sum() / mask.sum()
+
+
+def interpretability(
+    predicted: Float[Tensor, "B P"], proxy_mean: Float[Tensor, "B P"]
+) -> Float[Tensor, ""]:
+    """L_interp (paper, equation 3): squared distance to the proxies' mean, normalised units."""
+    return (predicted.float() - proxy_mean).square().sum(-1).mean()
+
+
+def interpretability_kl(
+    predicted: Float[Tensor, "B P"],
+    proxy_mean: Float[Tensor, "B P"],
+    proxy_std: Float[Tensor, "B P"],
+    prediction_std: float = 0.05,
+) -> Float[Tensor, ""]:
+    """The paper's alternative: KL(N(predicted, prediction_std) || Gaussian fitted to the proxies).
+
+    The prediction is a point; it is given a fixed width, so that the divergence is finite. A
+    floor on the proxies' width keeps noise-free labels finite too.
+    """
+    std = proxy_std.clamp(min=1e-2)
+    ratio = prediction_std / std
+    distance = (predicted.float() - proxy_mean) / std
+    return 0.5 * (ratio**2 + distance**2 - 1 - 2 * torch.log(ratio)).sum(-1).mean()
+
+
+def latent_reconstruction(
+    predicted: Float[Tensor, "B N C"], latent: Float[Tensor, "B N C"]
+) -> Float[Tensor, ""]:
+    """L_latent-rec (paper, L_physical): squared error of the latent, summed over its entries."""
+    return (predicted.float() - latent).square().sum((1, 2)).mean()
+
+
+def rollout_error(
+    states: Float[Tensor, "B H D"],
+    proxy_mean: Float[Tensor, "B H D"],
+    half_range: Float[Tensor, "D"],  # noqa: F821
+) -> Float[Tensor, ""]:
+    """L_dyn: squared error of a free rollout against the labels, each dimension normalised.
+
+    A mean over the horizon rather than its end point: every step carries a label.
+    """
+    return ((states - proxy_mean) / half_range).square().mean()

@@ -1,0 +1,272 @@
+"""From a data set to a trained world model: the stages in order, with everything cached.
+
+    <runs>/<system>/vision-<latent>-<key>/     stage 1 and its latents, shared by noise levels
+    <runs>/<system>/<variant>-<noise>-<key>/   the other stages and their TensorBoard log
+
+A key is a hash of all that the content depends on: settings and data. Interrupted work goes on
+where it was; finished work is not repeated.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from piwm_gym.models import Autoencoder, Dynamics, Extrinsic, Intrinsic
+from piwm_gym.models.vision import to_float
+from piwm_gym.systems import System, get_system
+from piwm_gym.world_model import WorldModel, WorldModelConfig
+from training import distributed
+from training.config import TrainConfig
+from training.dataset import TrajectoryDataset
+from training.fit import Batch, fit
+from training.stages import DynamicsStage, IntrinsicStage, LatentSource, PhysicalStage, VisionStage
+from training.supervision import Supervision, weak_labels
+
+VALIDATION_STRIDE = 4
+"""Every fourth frame of the validation trajectories is enough to select by."""
+SAMPLE_FRAMES = 512
+
+Log = Callable[[str, float, int], None]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What training sees: frames, actions and weak labels, split by trajectory; no true states.
+
+    Attributes:
+        system: The system.
+        frames: uint8 (N, T+1, H, W, 3).
+        actions: (N, T) or (N, T, A).
+        proxy_mean: float (N, T+1, D), SI units.
+        proxy_std: float (N, T+1, D), SI units.
+        train: Indices of the training trajectories.
+        validation: Indices of the validation trajectories.
+        description: How the data were made, for the checkpoint.
+    """
+
+    system: System
+    frames: Tensor
+    actions: Tensor
+    proxy_mean: Tensor
+    proxy_std: Tensor
+    train: Tensor
+    validation: Tensor
+    description: dict[str, Any]
+
+    @classmethod
+    def prepare(
+        cls, dataset: TrajectoryDataset, supervision: Supervision, device: torch.device
+    ) -> "TrainingData":
+        """Draw the labels and move everything to the device."""
+        system = get_system(dataset.manifest["system"])
+        labels = weak_labels(dataset.states, system.ranges.numpy(), supervision)
+        split = dataset.split()
+        shards = json.dumps([shard["sha256"] for shard in dataset.manifest["shards"]])
+        return cls(
+            system,
+            torch.from_numpy(dataset.frames).to(device),
+            torch.from_numpy(dataset.actions).to(device),
+            torch.from_numpy(labels.proxy_mean).to(device),
+            torch.from_numpy(labels.proxy_std).to(device),
+            torch.from_numpy(split["train"]).to(device),
+            torch.from_numpy(split["validation"]).to(device),
+            {
+                "trajectories": len(dataset),
+                "steps": dataset.actions.shape[1],
+                "collection_seed": dataset.manifest["seed"],
+                "sha256": hashlib.sha256(shards.encode()).hexdigest(),
+                "real_id": dataset.manifest["real_id"],
+                "split_seed": 0,
+                "supervision": asdict(supervision),
+            },
+        )
+
+    def sample(self) -> Tensor:
+        """Some training frames, always the same ones."""
+        generator = torch.Generator().manual_seed(0)
+        device = self.frames.device
+        rows = torch.randint(len(self.train), (SAMPLE_FRAMES,), generator=generator).to(device)
+        times = torch.randint(self.frames.shape[1], (SAMPLE_FRAMES,), generator=generator)
+        return self.frames[self.train[rows], times.to(device)]
+
+    def split(self, **tensors: Tensor) -> tuple[Batch, Batch]:
+        """Training and validation batches of (N, T+1, ...) tensors, frame by frame."""
+        train = {name: t[self.train].flatten(0, 1) for name, t in tensors.items()}
+        validation = {
+            name: t[self.validation].flatten(0, 1)[::VALIDATION_STRIDE]
+            for name, t in tensors.items()
+        }
+        return train, validation
+
+    def configuration_labels(self, autoencoder: Autoencoder) -> dict[str, Tensor]:
+        """Normalised labels of the visible dimensions."""
+        visible = self.system.visible
+        return {
+            "proxy_mean": autoencoder.normalize(self.proxy_mean[..., visible]),
+            "proxy_std": self.proxy_std[..., visible] / autoencoder.half_range,
+        }
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where a training run lives and how it reports."""
+
+    folder: Path
+    log: Log = lambda tag, value, step: None
+    quiet: bool = True
+
+
+def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[WorldModel, dict]:
+    """Train all stages of one variant.
+
+    Returns:
+        The model, and what each stage measured: losses on validation labels, epochs, seconds,
+        and for the dynamics every starting point with the values it led to.
+    """
+    device = data.frames.device
+    torch.manual_seed(config.vision.seed)
+    model = WorldModel(
+        WorldModelConfig(data.system.name, config.autoencoder, config.parametrisation)
+    ).to(device)
+    autoencoder = model.autoencoder
+    if isinstance(autoencoder, Extrinsic):
+        results = train_extrinsic(autoencoder, config, data, run)
+    else:
+        results = train_intrinsic(autoencoder, config, data, run)
+    autoencoder.eval()
+    configurations = encode_all(autoencoder, data.frames)
+    results["dynamics"] = train_dynamics(model.dynamics, configurations, config, data, run)
+    labels = data.proxy_mean[data.train].flatten(0, 1)
+    model.state_low.copy_(labels.amin(0))
+    model.state_high.copy_(labels.amax(0))
+    return model.eval(), results
+
+
+def train_extrinsic(
+    autoencoder: Extrinsic, config: TrainConfig, data: TrainingData, run: Run
+) -> dict[str, Any]:
+    """Stages 1 and 2."""
+    latent = config.autoencoder.variant.split("-")[1]
+    shape = {**asdict(config.autoencoder), "variant": latent, "transformer": None}
+    shared = run.folder.parent / (
+        f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
+    )
+    stage = VisionStage(autoencoder, data.sample())
+    for part in (autoencoder.physical_encoder, autoencoder.physical_decoder):
+        part.requires_grad_(False)
+    train, validation = data.split(frames=data.frames)
+    results = {"vision": fit(stage, train, validation, config.vision, shared, "vision", run.log, run.quiet)}
+    autoencoder.requires_grad_(False).eval()
+
+    source = LatentSource(autoencoder.bottleneck)
+    cached = cache_latents(autoencoder, source, data.frames, shared / "latents.npy")
+    results["vision"]["codes_used"] = len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
+    physical = PhysicalStage(autoencoder, source, stage.median, config.weights)
+    physical.requires_grad_(True)
+    train, validation = data.split(
+        latent=cached, frames=data.frames, **data.configuration_labels(autoencoder)
+    )
+    results["physical"] = fit(
+        physical, train, validation, config.physical, run.folder, "physical", run.log, run.quiet
+    )
+    return results
+
+
+def train_intrinsic(
+    autoencoder: Intrinsic, config: TrainConfig, data: TrainingData, run: Run
+) -> dict[str, Any]:
+    """The one autoencoder stage of an intrinsic variant."""
+    stage = IntrinsicStage(autoencoder, data.sample(), config.weights)
+    train, validation = data.split(
+        frames=data.frames, **data.configuration_labels(autoencoder)
+    )
+    return {
+        "intrinsic": fit(
+            stage, train, validation, config.intrinsic, run.folder, "intrinsic", run.log, run.quiet
+        )
+    }
+
+
+@torch.no_grad()
+def cache_latents(
+    autoencoder: Extrinsic, source: LatentSource, frames: Tensor, path: Path
+) -> Tensor:
+    """Latents of all frames, computed once per vision stage and kept beside it."""
+    if distributed.rank() == 0 and not path.exists():
+        flat = frames.flatten(0, 1)
+        parts = [source.cache(autoencoder.latent(to_float(part))).cpu() for part in flat.split(512)]
+        temporary = path.with_suffix(".tmp.npy")
+        np.save(temporary, torch.cat(parts).unflatten(0, frames.shape[:2]).numpy())
+        temporary.replace(path)
+    distributed.barrier()
+    return torch.from_numpy(np.load(path)).to(frames.device)
+
+
+@torch.no_grad()
+def encode_all(autoencoder: Autoencoder, frames: Tensor) -> Tensor:
+    """(N, T+1, P) configurations of all frames by the frozen encoder, SI units."""
+    parts = [autoencoder.encode(to_float(part)) for part in frames.flatten(0, 1).split(512)]
+    return torch.cat(parts).unflatten(0, frames.shape[:2])
+
+
+def starting_values(dynamics: Dynamics, system: System, start: int) -> tuple[float, ...]:
+    """Starting point of stage 3: every learned quantity at least 50 % off the real one.
+
+    Each is multiplied by a factor in [0.35, 0.5] or [1.5, 2.5], which a generator draws that
+    ``start`` seeds.
+    """
+    generator = np.random.default_rng(start)
+    reference = dynamics.parametrisation.from_params(system.reference)
+    low = generator.uniform(0.35, 0.5, len(reference))
+    high = generator.uniform(1.5, 2.5, len(reference))
+    factors = np.where(generator.random(len(reference)) < 0.5, low, high)
+    return tuple(float(f) * float(r) for f, r in zip(factors, reference, strict=True))
+
+
+def train_dynamics(
+    dynamics: Dynamics, configurations: Tensor, config: TrainConfig, data: TrainingData, run: Run
+) -> dict[str, Any]:
+    """Stage 3 from several starting points; the best on validation labels stays."""
+    batches = [
+        {
+            "configurations": configurations[index],
+            "actions": data.actions[index],
+            "labels": data.proxy_mean[index],
+        }
+        for index in (data.train, data.validation)
+    ]
+    best, best_loss = dynamics.state_dict(), math.inf
+    starts = []
+    for start in range(config.starts):
+        stage = DynamicsStage(data.system, dynamics).to(configurations.device)
+        values = starting_values(dynamics, data.system, start)
+        dynamics.set_values(values)
+        name = f"dynamics-{start}"
+        result = fit(stage, *batches, config.dynamics, run.folder, name, run.log, run.quiet)
+        learned = [float(value.detach()) for value in dynamics.values]
+        starts.append(
+            {
+                "start": dict(zip(dynamics.names, values, strict=True)),
+                "learned": dict(zip(dynamics.names, learned, strict=True)),
+                "loss": result["loss"],
+                "seconds": result["seconds"],
+            }
+        )
+        if result["loss"] < best_loss:
+            best_loss = result["loss"]
+            best = {name: tensor.clone() for name, tensor in dynamics.state_dict().items()}
+    dynamics.load_state_dict(best)
+    return {"loss": best_loss, "starts": starts}
+
+
+def key(*parts: object) -> str:
+    """Short hash of JSON-able settings."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]

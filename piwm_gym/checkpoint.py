@@ -25,8 +25,9 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from piwm_gym.config_tree import from_json, to_json
-from piwm_gym.locate import SYSTEM_OF, resolve
+from piwm_gym.locate import resolve
 from piwm_gym.manifest import CheckpointError, write_atomically, write_manifest
+from piwm_gym.registration import DEFAULT_VARIANT, get_entry
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 
 FORMAT_VERSION = 1
@@ -115,7 +116,7 @@ def load_checkpoint(path: Path | str, device: str | torch.device = "auto") -> Wo
 
 def load(
     env_id: str = "PIWM-CartPole-v0",
-    variant: str = "extrinsic-discrete",
+    variant: str = DEFAULT_VARIANT,
     checkpoint: Path | str | None = None,
     device: str | torch.device = "auto",
 ) -> WorldModel:
@@ -133,10 +134,11 @@ def load(
     """
     path = resolve(env_id, variant, checkpoint)
     model = load_checkpoint(path, device)
-    if model.system.name != SYSTEM_OF[env_id]:
+    system = get_entry(env_id).system
+    if model.system.name != system:
         raise CheckpointError(
-            f"{path} is a model of {model.system.name!r}, {env_id} needs one of "
-            f"{SYSTEM_OF[env_id]!r}; pass a checkpoint of that system"
+            f"{path} is a model of {model.system.name!r}, {env_id} needs one of {system!r}; "
+            "pass a checkpoint of that system"
         )
     return model
 

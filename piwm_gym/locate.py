@@ -6,10 +6,10 @@ from pathlib import Path
 
 from piwm_gym.manifest import CheckpointError, verify
 from piwm_gym.models import VARIANTS
+from piwm_gym.registration import DEFAULT_VARIANT, get_entry
 from piwm_gym.systems import unknown
 
 WEIGHTS = Path(__file__).parent / "weights"
-SYSTEM_OF = {"PIWM-CartPole-v0": "cartpole"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -20,7 +20,7 @@ def file_name(system: str, variant: str) -> str:
 
 def resolve(
     env_id: str = "PIWM-CartPole-v0",
-    variant: str = "extrinsic-discrete",
+    variant: str = DEFAULT_VARIANT,
     checkpoint: Path | str | None = None,
 ) -> Path:
     """Path of a checkpoint file.
@@ -38,11 +38,10 @@ def resolve(
         ValueError: Unknown ``env_id`` or ``variant``; the nearest one is suggested.
         ImportError: A Hub id without the package ``huggingface_hub``.
     """
-    if env_id not in SYSTEM_OF:
-        raise ValueError(unknown("environment", env_id, tuple(SYSTEM_OF)))
+    system = get_entry(env_id).system
     if variant not in VARIANTS:
         raise ValueError(unknown("variant", variant, VARIANTS))
-    name = file_name(SYSTEM_OF[env_id], variant)
+    name = file_name(system, variant)
     if checkpoint is None:
         return _shipped(name)
     path = Path(checkpoint).expanduser()
@@ -87,4 +86,4 @@ def _download(repo: str, name: str) -> Path:
         ) from error
 
 
-__all__ = ["SYSTEM_OF", "WEIGHTS", "file_name", "resolve"]
+__all__ = ["WEIGHTS", "file_name", "resolve"]

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from piwm_gym import checkpoint, locate, manifest
+from piwm_gym import checkpoint, locate, manifest, registration
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
 from piwm_gym.config_tree import from_json, to_json
 from piwm_gym.models import VARIANTS, AutoencoderConfig
@@ -297,7 +297,8 @@ def test_paths_and_folders(saved: Path) -> None:
 
 
 def test_checkpoint_of_another_system(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(locate.SYSTEM_OF, "PIWM-Other-v0", "other")
+    other = registration.Entry("PIWM-Other-v0", "other", 100, 0.0)
+    monkeypatch.setitem(registration.ENTRIES, other.env_id, other)
     with pytest.raises(CheckpointError, match="is a model of 'cartpole'"):
         checkpoint.load("PIWM-Other-v0", checkpoint=saved)
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from piwm_gym.models import AutoencoderConfig
-from piwm_gym.models.physical import TransformerConfig
 from piwm_gym.planning import cem, mppi, returns, shift
-from piwm_gym.world_model import WorldModel, WorldModelConfig
+from piwm_gym.world_model import WorldModel
 
 PLANNERS = {"cem": cem, "mppi": mppi}
 
@@ -19,16 +17,6 @@ PLANNERS = {"cem": cem, "mppi": mppi}
 def upright(states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """Cost of being away from the centre and from upright, well below the reward of 1."""
     return 0.1 * (states[..., 0] / 2.4) ** 2 + 0.1 * (states[..., 2] / 0.2) ** 2
-
-
-@pytest.fixture(scope="module")
-def model() -> WorldModel:
-    """An untrained autoencoder with the real parameters; planning needs only the latter."""
-    config = AutoencoderConfig(transformer=TransformerConfig(width=8, heads=2, layers=1))
-    model = WorldModel(WorldModelConfig(autoencoder=config))
-    parametrisation = model.dynamics.parametrisation
-    model.dynamics.set_values(parametrisation.from_params(model.system.reference))
-    return model
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -1,0 +1,80 @@
+"""The command line: films and tables from a checkpoint, mistakes explained without traceback."""
+
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from piwm_gym.checkpoint import save
+from piwm_gym.cli import main
+from piwm_gym.systems import CartPole
+from piwm_gym.world_model import WorldModel
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+
+
+def test_rollout(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["rollout", "--checkpoint", checkpoint, "--output", str(tmp_path)]
+    assert main([*arguments, "--horizon", "12", "--context", "4", "--episodes", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "pole_mass_fraction" in out
+    assert "theta_dot" in out
+    assert "13 frames, 520 x 280 pixels" in out
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"cartpole-extrinsic-discrete.mp4", "cartpole-extrinsic-discrete.gif"}
+
+
+def test_info(model: WorldModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(model, tmp_path / "m.safetensors", {"results": {"pole_error": 0.125}})
+    assert main(["info", "--checkpoint", str(tmp_path / "m.safetensors")]) == 0
+    out = capsys.readouterr().out
+    for text in ("force_per_mass", "results.pole_error", "0.125", "autoencoder.transformer.width"):
+        assert text in out
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_state(
+    native: bool, checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = CartPole().frame.native if native else CartPole().frame.size
+    frames = np.full((5, *size, 3), 255, dtype=np.uint8)
+    np.savez(tmp_path / "window.npz", frames=frames, actions=np.array([0, 1, 1, 0]))
+    assert main(["state", str(tmp_path / "window.npz"), "--checkpoint", checkpoint]) == 0
+    out = capsys.readouterr().out
+    assert "State at frame 4" in out
+    assert "rad/s" in out
+
+
+def test_mistakes_are_explained(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "empty.npz", pictures=np.zeros(3))
+    (tmp_path / "text.npz").write_text("frames")
+    frames = np.zeros((1, 64, 64, 3), dtype=np.uint8)
+    np.savez(tmp_path / "short.npz", frames=frames, actions=np.zeros(0))
+    ours = ["--checkpoint", checkpoint]
+    for arguments, message in [
+        (["info", "--checkpoint", str(tmp_path / "no.safetensors")], "does not exist"),
+        (["info", "--env-id", "PIWM-CartPole-v7"], "did you mean 'PIWM-CartPole-v0'"),
+        (["rollout", *ours, "--episodes", "0"], "episodes is 0"),
+        (["rollout", *ours, "--context", "1", "--horizon", "5"], "context is 1 frames"),
+        (["state", str(tmp_path / "none.npz"), *ours], "is not a file"),
+        (["state", str(tmp_path / "text.npz"), *ours], "cannot be read"),
+        (["state", str(tmp_path / "empty.npz"), *ours], "has no array"),
+        (["state", str(tmp_path / "short.npz"), *ours], "T >= 2"),
+    ]:
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        assert captured.err.startswith("error: ")
+        assert message in captured.err
+        assert "Traceback" not in captured.err
+        assert not captured.out
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["rollout", "--help"])
+    assert caught.value.code == 0
+    assert "Steps to imagine" in capsys.readouterr().out
+    assert gym.registry["PIWM-CartPole-v0"]

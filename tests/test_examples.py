@@ -1,0 +1,41 @@
+"""Every example runs as a user would run it, with tiny settings."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = {
+    "imagined_rollout.py": (["--horizon", "5"], "error of theta_dot at the end"),
+    "change_physics.py": (["--steps", "5"], "of 5 in CartPole-v1"),
+    "state_from_frames.py": (["--frames", "4"], "theta_dot"),
+    "cem_planning.py": (["--steps", "5"], "of 5 steps"),
+    "ppo_in_the_model.py": (
+        ["--steps", "256", "--episodes", "1", "--num-envs", "2"],
+        "real return",
+    ),
+}
+
+
+def test_all_examples_are_listed_and_short() -> None:
+    found = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+    assert found == sorted(EXAMPLES)
+    for name in found:
+        assert len((ROOT / "examples" / name).read_text().splitlines()) < 60, name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name: str, checkpoint: str, tmp_path: Path) -> None:
+    arguments, expected = EXAMPLES[name]
+    command = [sys.executable, str(ROOT / "examples" / name), "--checkpoint", checkpoint]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        command + arguments, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert expected in result.stdout
+    films = sorted(path.suffix for path in (tmp_path / "videos").glob("*"))
+    assert films in ([], [".gif", ".mp4"])

@@ -15,7 +15,6 @@ files.
 import hashlib
 import json
 import math
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
+from piwm_gym import __version__
 from piwm_gym.config_tree import from_json, to_json
 from piwm_gym.locate import resolve
 from piwm_gym.manifest import CheckpointError, write_atomically, write_manifest
@@ -72,9 +72,9 @@ def save(model: WorldModel, path: Path | str, metadata: dict[str, Any]) -> None:
     _check_finite(tensors, Path(path), "the model diverged; it was not saved")
     header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
-        "package_version": _package_version(),
+        "package_version": __version__,
         "config": to_json(model.config),
-        "metadata": metadata,
+        "metadata": json.loads(_dumps(metadata)),  # keys become strings, tuples lists
     }
     header["sha256"] = _digest(header, tensors)
     write_atomically(Path(path), serialize(tensors, {HEADER_KEY: _dumps(header)}))
@@ -141,13 +141,6 @@ def load(
             "pass a checkpoint of that system"
         )
     return model
-
-
-def _package_version() -> str:
-    try:
-        return version("piwm-gym")
-    except PackageNotFoundError:  # imported from a source tree that is not installed
-        return "unknown"
 
 
 def _dumps(header: dict[str, Any]) -> str:

@@ -95,6 +95,13 @@ def test_save_refuses_what_could_not_be_loaded(saved: Path, model: WorldModel) -
     assert saved.read_bytes() == before
 
 
+def test_metadata_becomes_json(model: WorldModel, tmp_path: Path) -> None:
+    save(model, tmp_path / "m.safetensors", {"error at step": {10: 0.1, 9: 1 / 3}, "size": (2, 3)})
+    metadata = load_checkpoint(tmp_path / "m.safetensors").metadata
+    assert metadata["error at step"] == {"10": 0.1, "9": 1 / 3}
+    assert metadata["size"] == [2, 3]
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):
         load_checkpoint(tmp_path / "nothing.safetensors")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from piwm_gym.registration import DEFAULT_VARIANT
 
@@ -181,7 +182,7 @@ def error_table(rollouts: Sequence["ImaginedRollout"], system: "System") -> Tabl
 
     longest = max(len(r.errors) for r in rollouts)
     table = Table(title="Root-mean-square error of the imagined state")
-    for column in ("steps", "time [s]", *(f"{v.name} [{v.unit}]" for v in system.variables)):
+    for column in ("steps", "time (s)", *(f"{v.name} ({v.unit})" for v in system.variables)):
         table.add_column(column, justify="right")
     table.add_column("episodes", justify="right")
     for h in sorted({*range(0, longest, 10), longest - 1}):
@@ -196,7 +197,7 @@ def tree_table(title: str, tree: dict[str, Any]) -> Table:
     """Nested dicts as rows of dotted keys and values."""
     table = Table("key", "value", title=title)
     for key, value in _leaves(tree, ""):
-        table.add_row(key, value)
+        table.add_row(Text(key), Text(value))
     return table
 
 

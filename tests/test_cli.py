@@ -19,17 +19,23 @@ def test_rollout(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*arguments, "--horizon", "12", "--context", "4", "--episodes", "2"]) == 0
     out = capsys.readouterr().out
     assert "pole_mass_fraction" in out
-    assert "theta_dot" in out
+    assert "(rad/s)" in out
     assert "13 frames, 520 x 280 pixels" in out
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"cartpole-extrinsic-discrete.mp4", "cartpole-extrinsic-discrete.gif"}
 
 
 def test_info(model: WorldModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save(model, tmp_path / "m.safetensors", {"results": {"pole_error": 0.125}})
+    save(model, tmp_path / "m.safetensors", {"results": {"pole_error": 0.125, "seeds": [3]}})
     assert main(["info", "--checkpoint", str(tmp_path / "m.safetensors")]) == 0
     out = capsys.readouterr().out
-    for text in ("force_per_mass", "results.pole_error", "0.125", "autoencoder.transformer.width"):
+    for text in (
+        "force_per_mass",
+        "results.pole_error",
+        "0.125",
+        "[3]",
+        "autoencoder.transformer.width",
+    ):
         assert text in out
 
 

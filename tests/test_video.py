@@ -186,3 +186,19 @@ def test_record_a_vector_environment(tmp_path: Path) -> None:
     envs.close()
     assert frames.shape == (4, 2 * 400 + 2, 3 * 600 + 4, 3)
     assert len(read_mp4(tmp_path / "a.mp4")[0]) == 4
+
+
+def test_imagined_environments_are_filmed_too(checkpoint: str, tmp_path: Path) -> None:
+    ours: dict[str, Any] = {"checkpoint": checkpoint, "render_mode": "rgb_array"}
+    env = gym.make("PIWM-CartPole-v0", **ours)
+    frames = record(env, tmp_path / "one.mp4", steps=4, seed=0)
+    film, fps = read_mp4(tmp_path / "one.mp4")
+    assert frames.shape == (5, 64, 64, 3)
+    assert film.shape == (5, 256, 256, 3)
+    assert fps == 50
+    env.close()
+    envs = gym.make_vec("PIWM-CartPole-v0", 6, **ours)
+    frames = record(envs, tmp_path / "six.mp4", steps=4, seed=0, columns=3)
+    assert frames.shape == (5, 2 * 64 + 2, 3 * 64 + 4, 3)
+    assert len(read_mp4(tmp_path / "six.mp4")[0]) == 5
+    envs.close()

@@ -135,7 +135,7 @@ class Simulation:
             state = slots.take(self._estimate(options))
         slots.put(self.state, state)
         slots.clear(self.elapsed)
-        slots.clear(self.done)
+        self.done = self.done & ~slots.mask  # not in place: the mask may be this very tensor
         self._refresh(slots)
 
     def _allocate(self) -> None:

@@ -21,7 +21,11 @@ class Slots:
     def __init__(self, mask: Tensor, all: bool = False) -> None:
         self.mask = mask
         self.all = all
-        self.by_index = mask.device.type == "cpu"
+
+    @property
+    def by_index(self) -> bool:
+        """Whether to work on the rows alone: on the CPU."""
+        return self.mask.device.type == "cpu"
 
     @classmethod
     def every(cls, count: int, device: torch.device) -> "Slots":
@@ -32,11 +36,6 @@ class Slots:
     def rows(self) -> Tensor:
         """(m,) int64 indices; on a GPU asking for them waits for the device."""
         return self.mask.nonzero().flatten()
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is known to be nothing to do; False on a GPU, which is not asked."""
-        return self.by_index and len(self.rows) == 0
 
     def take(self, values: Tensor) -> Tensor:
         """Rows of these slots (on a GPU: of all); a 0-d tensor stands for equal rows."""

@@ -203,7 +203,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
     def _step_same(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
         outcome = self.simulation.step(action)
         slots = Slots(self.simulation.done)
-        if slots.empty:
+        if self._nobody(slots):
             return outcome, {}, None
         final = self._final(slots)
         self.simulation.begin(slots)
@@ -211,7 +211,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
 
     def _step_next(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
         slots = Slots(self.simulation.done)
-        if slots.empty:
+        if self._nobody(slots):
             return self.simulation.step(action), {}, None
         running = ~slots.mask
         outcome = self.simulation.step(action, running)
@@ -223,12 +223,16 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
 
     def _step_disabled(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
         slots = Slots(self.simulation.done)
-        if slots.by_index and not slots.empty:
+        if slots.by_index and len(slots.rows):
             raise gym.error.ResetNeeded(
                 f"the episodes of environments {slots.rows.tolist()} are over and autoreset is "
                 "disabled; call reset(options={'reset_mask': terminated | truncated})"
             )
         return self.simulation.step(action), {}, None
+
+    def _nobody(self, slots: Slots) -> bool:
+        """Whether no slot is meant, where that is known without waiting for the device."""
+        return (slots.by_index or self.output == "numpy") and len(slots.rows) == 0
 
     def _slots(self, mask: Tensor | None) -> Slots:
         device = self.simulation.device
@@ -246,7 +250,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         elif isinstance(seed, int):
             seeds = [seed + i for i in range(self.num_envs)]
         else:
-            seeds = list(seed)
+            seeds = np.asarray(seed).tolist()
+            seeds = seeds if isinstance(seeds, list) else []
         if len(seeds) != self.num_envs or not all(isinstance(s, int) and s >= 0 for s in seeds):
             raise ValueError(f"seed is {seed}; expected an integer >= 0 or {self.num_envs} of them")
         self.simulation.seed(seeds, None if slots.all else slots.mask)

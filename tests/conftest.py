@@ -1,0 +1,77 @@
+"""Fixtures for all tests; checks the shape annotations of physics and networks at run time."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+from jaxtyping import install_import_hook
+
+with install_import_hook(["piwm_gym.systems", "piwm_gym.models"], "beartype.beartype"):
+    import piwm_gym.models
+    import piwm_gym.systems
+
+import pytest
+import torch
+
+import piwm_gym
+from piwm_gym.checkpoint import save
+from piwm_gym.models import VARIANTS, AutoencoderConfig
+from piwm_gym.models.physical import TransformerConfig
+from piwm_gym.models.vision import VisionConfig
+from piwm_gym.systems import System
+from piwm_gym.world_model import WorldModel, WorldModelConfig
+
+torch.set_num_threads(1)
+
+
+def tiny_model(variant: str = "extrinsic-discrete", system: str = "cartpole") -> WorldModel:
+    """Untrained networks, the real environment's parameters, the documented range as data."""
+    autoencoder = AutoencoderConfig(
+        variant=variant,
+        vision=VisionConfig(channels=(8,), token_dim=8),
+        transformer=TransformerConfig(width=16, heads=2, feedforward=16, layers=1, frequencies=2),
+        latent_dim=8,
+        num_codes=16,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = WorldModel(WorldModelConfig(system=system, autoencoder=autoencoder))
+    physics: System = model.system
+    parametrisation = model.dynamics.parametrisation
+    model.dynamics.set_values(parametrisation.from_params(physics.reference))
+    model.state_low.copy_(torch.tensor([v.low for v in physics.variables]))
+    model.state_high.copy_(torch.tensor([v.high for v in physics.variables]))
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of tiny, untrained Cart Pole checkpoints, by variant."""
+    folder: Path = tmp_path_factory.mktemp("checkpoints")
+    paths = {variant: str(folder / f"cartpole-{variant}.safetensors") for variant in VARIANTS}
+    for variant, path in paths.items():
+        save(tiny_model(variant), path, {"note": "untrained"})
+    return paths
+
+
+@pytest.fixture(scope="session")
+def checkpoint(checkpoints: dict[str, str]) -> str:
+    """Path of the tiny checkpoint of the default variant."""
+    return checkpoints["extrinsic-discrete"]
+
+
+@pytest.fixture
+def model() -> WorldModel:
+    """A tiny untrained model with the real environment's parameters."""
+    return tiny_model()
+
+
+@pytest.fixture(scope="session")
+def make_tiny() -> Callable[..., WorldModel]:
+    """:func:`tiny_model`."""
+    return tiny_model
+
+
+assert piwm_gym.__version__

@@ -1,0 +1,174 @@
+"""The SB3 adapter: the VecEnv contract, training without warnings, bootstrapping."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, is_vecenv_wrapped
+
+from piwm_gym.sb3 import PPO, WorldModelVecEnv, make_vec_env
+
+UPRIGHT = [0.0, 0.0, 0.0, 0.0]
+ABOUT_TO_FALL = [0.0, 0.0, 0.209, 1.0]
+
+
+@pytest.fixture
+def arguments(checkpoint: str) -> dict[str, Any]:
+    return {"checkpoint": checkpoint, "obs_type": "state", "device": "cpu"}
+
+
+def ppo(policy: str, venv: WorldModelVecEnv, cls: type = PPO, **kwargs: Any) -> Any:
+    sizes = {"n_steps": 8, "batch_size": 8 * venv.num_envs, "n_epochs": 1, **kwargs}
+    return cls(policy, venv, device="cpu", seed=0, **sizes)
+
+
+def test_trains_on_states(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(n_envs=64, seed=0, **arguments)
+    assert not isinstance(venv, DummyVecEnv)
+    model = ppo("MlpPolicy", venv, n_steps=32)
+    model.learn(2 * 32 * 64)
+    assert len(model.ep_info_buffer) == 100  # returns are logged without another wrapper
+    assert 8 < np.mean([e["r"] for e in model.ep_info_buffer]) < 40
+    assert venv.reset().shape == (64, 4)
+    mean, _ = evaluate_policy(model, venv, n_eval_episodes=8)
+    assert mean > 8
+
+
+def test_trains_on_pixels_saves_and_loads(arguments: dict[str, Any], tmp_path: Path) -> None:
+    venv = make_vec_env(n_envs=3, seed=0, **{**arguments, "obs_type": "pixels"})
+    model = ppo("CnnPolicy", venv)
+    model.learn(2 * 8 * 3)
+    assert model.policy.observation_space.shape == (3, 64, 64)
+    obs = venv.reset()
+    assert obs.shape == (3, 64, 64, 3)
+    actions, _ = model.predict(obs, deterministic=True)
+    model.save(tmp_path / "agent.zip")
+    again, _ = PPO.load(tmp_path / "agent.zip", device="cpu").predict(obs, deterministic=True)
+    assert np.array_equal(actions, again)
+
+
+def test_trains_on_both(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(
+        n_envs=2, seed=0, **{**arguments, "obs_type": "pixels_state", "max_episode_steps": 3}
+    )
+    ppo("MultiInputPolicy", venv).learn(2 * 8 * 2)
+
+
+@pytest.mark.parametrize("limit", [5, 500])
+def test_batched_bootstrapping_gives_sb3s_returns(arguments: dict[str, Any], limit: int) -> None:
+    returns = []
+    for cls in (stable_baselines3.PPO, PPO):
+        venv = make_vec_env(n_envs=6, seed=0, max_episode_steps=limit, **arguments)
+        model = ppo("MlpPolicy", venv, cls, n_steps=32)
+        model.learn(32 * 6)
+        returns.append(model.rollout_buffer.returns)
+    np.testing.assert_allclose(*returns, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("start", "limit", "truncated"),
+    [(ABOUT_TO_FALL, 500, False), (UPRIGHT, 1, True), (ABOUT_TO_FALL, 1, False)],
+    ids=["terminated", "truncated", "both"],
+)
+def test_ends_of_episodes(
+    arguments: dict[str, Any], start: list[float], limit: int, truncated: bool
+) -> None:
+    venv = make_vec_env(n_envs=2, seed=0, max_episode_steps=limit, **arguments)
+    venv.set_options([{"state": start}, {"state": UPRIGHT}])
+    venv.reset()
+    obs, rewards, dones, infos = venv.step(np.array([1, 1]))
+    assert obs.dtype == rewards.dtype == np.float32
+    assert dones.tolist() == [True, limit == 1]
+    assert set(infos[0]) == {"terminal_observation", "TimeLimit.truncated", "episode"}
+    assert infos[0]["TimeLimit.truncated"] is truncated
+    np.testing.assert_allclose(infos[0]["terminal_observation"][2], start[2] + 0.02 * start[3])
+    assert infos[0]["terminal_observation"].shape == (4,)
+    assert (infos[0]["episode"]["r"], infos[0]["episode"]["l"]) == (1.0, 1)
+    assert np.abs(obs[0]).max() <= 0.05
+    assert not np.array_equal(obs[0], infos[0]["terminal_observation"])
+    if limit == 500:
+        assert infos[1] == {}
+    venv.step(np.array([0, 0]))
+    assert venv.reset_infos[0]["state"].shape == (4,)
+
+
+def test_returned_things_are_new(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(n_envs=2, seed=0, **arguments)
+    first = venv.reset()
+    copy = first.copy()
+    second, _, _, infos = venv.step(np.array([1, 0]))
+    third, _, _, later = venv.step(np.array([1, 0]))
+    assert np.array_equal(first, copy)
+    assert not np.shares_memory(second, third)
+    assert infos is not later
+    assert infos[0] is not later[0]
+    assert not np.shares_memory(venv.physical_state, third)
+    assert np.array_equal(venv.physical_state, third)
+
+
+def test_seeds_and_options_are_used_once(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(n_envs=3, seed=4, **arguments)
+    first, second = venv.reset(), venv.reset()
+    assert not np.array_equal(first, second)
+    assert len(np.unique(first, axis=0)) == 3
+    assert venv.seed(4) == [4, 5, 6]
+    assert np.array_equal(venv.reset(), first)
+    assert np.array_equal(venv.reset(), second)
+    venv.set_options({"state": UPRIGHT, "params": {"length": 0.8}})
+    assert np.array_equal(venv.reset(), np.zeros((3, 4)))
+    assert [p.length for p in venv.get_attr("params")] == pytest.approx([0.8] * 3)
+    venv.reset()
+    assert [p.length for p in venv.get_attr("params")] == pytest.approx([0.5] * 3)
+    venv.set_options([{"state": UPRIGHT}, {}, {}])
+    with pytest.raises(ValueError, match="same keys"):
+        venv.reset()
+
+
+def test_episode_statistics(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(n_envs=2, seed=0, max_episode_steps=4, **arguments)
+    venv.reset()
+    ends = []
+    for step in range(1, 9):
+        infos = venv.step(np.array([step % 2] * 2))[3]
+        ends += [(step, i["episode"]["r"], i["episode"]["l"]) for i in infos if i]
+    assert ends == [(4, 4.0, 4)] * 2 + [(8, 4.0, 4)] * 2
+
+
+def test_attributes_and_methods(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(n_envs=3, seed=0, render_mode="rgb_array", **arguments)
+    venv.reset()
+    assert venv.render_mode == "rgb_array"
+    assert venv.get_attr("render_mode", indices=[0, 2]) == ["rgb_array"] * 2
+    assert np.array_equal(venv.get_attr("state", indices=1)[0], venv.physical_state[1])
+    venv.env_method("set_params", length=[0.4, 0.5, 0.6])
+    assert [p.length for p in venv.get_attr("params")] == pytest.approx([0.4, 0.5, 0.6])
+    with pytest.raises(ValueError, match="one batched simulation"):
+        venv.env_method("set_params", length=0.5, indices=[0])
+    with pytest.raises(AttributeError):
+        venv.get_attr("lenght")
+    assert not venv.has_attr("lenght")
+    venv.set_attr("note", 1)
+    assert venv.get_attr("note") == [1, 1, 1]
+    assert venv.env_is_wrapped(Monitor) == [True] * 3
+    assert not is_vecenv_wrapped(venv, VecMonitor)
+    assert [f.shape for f in venv.get_images()] == [(64, 64, 3)] * 3
+    assert venv.render("rgb_array").shape == (128, 128, 3)
+    venv.close()
+
+
+def test_unseeded_environments_differ(arguments: dict[str, Any]) -> None:
+    a, b = (make_vec_env(n_envs=1, **arguments).reset() for _ in range(2))
+    assert not np.array_equal(a, b)
+
+
+def test_global_torch_generator_is_left_alone(arguments: dict[str, Any]) -> None:
+    before = torch.get_rng_state()
+    venv = make_vec_env(n_envs=2, seed=0, **arguments)
+    venv.reset()
+    venv.step(np.array([0, 1]))
+    assert torch.equal(torch.get_rng_state(), before)

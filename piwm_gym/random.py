@@ -9,6 +9,7 @@ generators", OOPSLA 2014; constants of Vigna's public-domain ``splitmix64.c``).
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -39,6 +40,13 @@ def mix64(x: Tensor) -> Tensor:
     x = (x ^ _shift_right(x, 30)) * MULTIPLIERS[0]
     x = (x ^ _shift_right(x, 27)) * MULTIPLIERS[1]
     return x ^ _shift_right(x, 31)
+
+
+@cache
+def _offsets(count: int, device: torch.device) -> Tensor:
+    """(count,) distances from a stream's position to those of its next numbers."""
+    steps = [_signed((i + 1) * GOLDEN) for i in range(count)]
+    return torch.tensor(steps, dtype=torch.int64, device=device)
 
 
 class RandomStreams:
@@ -95,9 +103,7 @@ class RandomStreams:
             self.positions = positions + advance * mask
         else:
             self.positions = positions + advance
-        steps = [_signed((i + 1) * GOLDEN) for i in range(count)]
-        offsets = torch.tensor(steps, dtype=torch.int64, device=positions.device)
-        bits = mix64(positions[:, None] + offsets)
+        bits = mix64(positions[:, None] + _offsets(count, positions.device))
         return _shift_right(bits, 64 - MANTISSA_BITS).float() * 2.0**-MANTISSA_BITS
 
 

@@ -86,6 +86,7 @@ class Simulation:
         self.params = SlotParams(model.params, num_slots, self.device, params, randomize)
         self.streams: RandomStreams | None = None
         self._frames: Tensor | None = None
+        self._inside: Tensor | None = None
         box = self.system.observation_space
         self._low = torch.from_numpy(box.low).to(self.device)
         self._high = torch.from_numpy(box.high).to(self.device)
@@ -181,7 +182,7 @@ class Simulation:
         terminated = self.system.terminal(state, **scene)
         self.state = state
         self.elapsed = self.elapsed + 1
-        self._frames = None
+        self._frames = self._inside = None
         if self.max_episode_steps is None:
             truncated = torch.zeros_like(terminated)
         else:
@@ -196,8 +197,10 @@ class Simulation:
 
     @torch.no_grad()
     def in_distribution(self) -> Tensor:
-        """(n,) whether the state lies in the range of the training labels."""
-        return self.model.in_distribution(self.state)
+        """(n,) whether the state lies in the range of the training labels; not to be modified."""
+        if self._inside is None:
+            self._inside = self.model.in_distribution(self.state)
+        return self._inside
 
     def frames(self) -> Tensor:
         """(n, H, W, 3) uint8 imagined frames, decoded once per state; not to be modified."""
@@ -218,7 +221,9 @@ class Simulation:
         return torch.cat(chunks)
 
     def _refresh(self, slots: Slots) -> None:
-        """Keep decoded frames up to date; only those of ``slots`` are decoded again."""
+        """Keep what was computed from the state up to date, for ``slots`` alone."""
+        if self._inside is not None:
+            slots.put(self._inside, self.model.in_distribution(slots.take(self.state)))
         if slots.all or self._frames is None:
             self._frames = None
         elif len(slots.rows):
@@ -256,7 +261,7 @@ class Simulation:
         self.scene = snapshot.scene.to(self.device, copy=True)
         self.streams = RandomStreams.at(snapshot.streams.to(self.device))
         self.params.restore(snapshot.params)
-        self._frames = None
+        self._frames = self._inside = None
 
 
 __all__ = ["DECODE_CHUNK", "Outcome", "Simulation", "Snapshot"]

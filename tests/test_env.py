@@ -165,7 +165,7 @@ def test_actions_of_many_types(env: WorldModelEnv, action: Any) -> None:
 def test_actions_that_are_none(env: WorldModelEnv, action: Any) -> None:
     env.reset(seed=0)
     before = env.state
-    with pytest.raises(ValueError, match="action .*expected an integer from 0 to 1"):
+    with pytest.raises(ValueError, match=r"action .*expected an integer from 0 to 1"):
         env.step(action)
     assert np.array_equal(env.state, before)
 
@@ -397,7 +397,7 @@ def test_random_parameters(model: WorldModel) -> None:
 def test_parameters_that_are_wrong(env: WorldModelEnv, value: Any) -> None:
     env.reset(seed=0)
     before = env.params
-    with pytest.raises(ValueError, match="'length'.*expected one number, positive and finite, in"):
+    with pytest.raises(ValueError, match=r"'length'.*expected one number, positive and finite, in"):
         env.set_params(length=value)
     with pytest.raises(ValueError, match="'length'"):
         env.reset(options={"params": {"length": value}})

@@ -24,7 +24,7 @@ def test_splitmix64_reference_values() -> None:
 
 def test_uniform_in_mean_variance_and_bins() -> None:
     numbers = RandomStreams(range(2000)).uniform(100).double()
-    assert 0 <= numbers.min()
+    assert numbers.min() >= 0
     assert numbers.max() < 1
     assert numbers.mean().item() == pytest.approx(0.5, abs=0.004)
     assert numbers.var().item() == pytest.approx(1 / 12, abs=0.001)

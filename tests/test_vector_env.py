@@ -580,3 +580,42 @@ def test_many_slots_are_decoded_in_chunks(model: WorldModel) -> None:
     single = WorldModelEnv(model=model)
     expected, _ = single.reset(options={"state": info["state"][599]})
     assert np.abs(obs[599].astype(int) - expected).max() <= 1
+
+
+# ---- GPU ---------------------------------------------------------------------------------------
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors in nested dicts."""
+    if isinstance(value, dict):
+        return [tensor for part in value.values() for tensor in tensors(part)]
+    return [value]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mode", MODES[:2])
+def test_on_a_gpu_nothing_leaves_and_nothing_waits(model: WorldModel, mode: str) -> None:
+    model = model.cuda()
+    arguments = {"autoreset_mode": mode, "randomize": {"length": (0.4, 0.6)}}
+    envs = make(model, 64, output="torch", max_episode_steps=10, **arguments)
+    actions = torch.zeros(64, dtype=torch.int64, device="cuda")
+    obs, info = envs.reset(seed=0)
+    for _ in range(12):  # what is cached on first use may wait
+        envs.step(actions)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            *returned, info = envs.step(actions)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(t.is_cuda for part in (obs, info, *returned) for t in tensors(part))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_numbers_of_the_cpu(make_tiny: Any) -> None:
+    runs = []
+    for device in ("cpu", "cuda"):
+        envs = make(make_tiny().to(device), 16, max_episode_steps=8)
+        envs.reset(seed=0)
+        runs.append(np.stack([envs.step([t % 2] * 16)[0] for t in range(30)]))
+    np.testing.assert_allclose(*runs, atol=1e-5)

@@ -26,9 +26,6 @@ ENV_ID = "PIWM-CartPole-v0"
 # The real environment's own space has unbounded velocities, of which Gymnasium warns.
 UNBOUNDED = "ignore:.*A Box observation space m.*imum value is -?infinity.*:UserWarning"
 
-# torch's own decompositions for forward-mode derivatives are compiled with it on first use.
-JACFWD = "ignore:.*torch.jit.script. is deprecated:DeprecationWarning"
-
 
 @pytest.fixture
 def env(model: WorldModel) -> WorldModelEnv:
@@ -297,7 +294,6 @@ def test_options_do_not_change_later_random_numbers(env: WorldModelEnv) -> None:
     assert equal(env.reset()[0], expected[1])
 
 
-@pytest.mark.filterwarnings(JACFWD)
 def test_start_from_frames(model: WorldModel) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (5, 64, 64, 3), np.uint8)
     actions = [0, 1, 1, 0]

@@ -439,7 +439,6 @@ def test_start_from_states_and_frames(model: WorldModel) -> None:
     assert np.array_equal(envs.reset(options={"state": states[0]})[1]["state"][1], states[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 def test_start_from_frames_with_parameters_per_slot(model: WorldModel) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (2, 4, 64, 64, 3), np.uint8)
     actions = np.array([[0, 1, 0], [1, 1, 1]])

@@ -1,3 +1,233 @@
-"""placeholder"""
-def summary(model, dataset):
-    return {}
+"""Evaluate checkpoints: ``python -m training.evaluate cartpole runs/out/*.safetensors``.
+
+Writes CSV and figures to ``assets/results/``. Every number is against true states of the test
+trajectories, which training never saw.
+"""
+
+import csv
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from torch import Tensor
+
+from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.models.vision import to_float
+from piwm_gym.world_model import WorldModel
+from training.collectors import get_collector
+from training.dataset import TrajectoryDataset, load_dataset
+from training.figures import draw_figures
+from training.metrics import (
+    CHUNK,
+    WINDOWS,
+    TestSet,
+    decoding,
+    estimate,
+    forecast_errors,
+    rmse,
+    single_frame_rmse,
+)
+from training.probe import FrameNet, train_pixel_controller, train_reader
+
+Rows = list[dict[str, Any]]
+ESTIMATIONS = (("fd", 2), *(("shooting", window) for window in (2, 4, 10, 20)))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint under evaluation."""
+
+    variant: str
+    noise_level: float
+    model: WorldModel
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """Leading columns of its rows."""
+        return {"variant": self.variant, "noise_level": self.noise_level}
+
+
+def load_subject(path: Path) -> Subject:
+    """Checkpoint with the noise level of its labels."""
+    model = load_checkpoint(path, "cpu")
+    noise_level = model.metadata["data"]["supervision"]["noise_level"]
+    return Subject(model.config.autoencoder.variant, noise_level, model)
+
+
+def estimation_rows(subject: Subject, test: TestSet) -> Rows:
+    """State error from frames by window length; window 1 is the configuration alone."""
+    model = subject.model
+    names = model.system.state_names
+    visible = [names[i] for i in model.system.visible]
+    single = dict(zip(visible, single_frame_rmse(model, test), strict=True))
+    rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]
+    truth = test.futures[:, 0]
+    for init, window in ESTIMATIONS:
+        error = rmse(estimate(model, test, window, init) - truth)
+        values = dict(zip(names, error, strict=True))
+        rows.append({**subject.label, "init": init, "window": window, **values})
+    return rows
+
+
+def forecast_rows(subject: Subject, test: TestSet) -> Rows:
+    """RMSE by horizon: from frames, and the lines that say where it comes from."""
+    model, truth = subject.model, test.futures
+    reference = model.system.reference
+    curves = {
+        "persistence": truth[:, :1] - truth,
+        "true parameters from the true state": forecast_errors(model, test, truth[:, 0], reference),
+    }
+    for window in WINDOWS:
+        start = estimate(model, test, window)
+        curves[f"{window} frames"] = forecast_errors(model, test, start)
+        start = estimate(model, test, window, params=reference)
+        curves[f"{window} frames, true parameters"] = forecast_errors(model, test, start, reference)
+    return [
+        {**subject.label, "line": line, **row}
+        for line, error in curves.items()
+        for row in _horizon(model, error)
+    ]
+
+
+def _horizon(model: WorldModel, error: Tensor) -> Iterable[dict[str, float]]:
+    names = model.system.state_names
+    values = rmse(error)
+    normalised = (values / model.system.ranges.numpy()) ** 2
+    for step, row in enumerate(values):
+        yield {
+            "step": step,
+            **dict(zip(names, row, strict=True)),
+            "normalised": float(normalised[step].mean() ** 0.5),
+        }
+
+
+def parameter_rows(subject: Subject) -> Rows:
+    """Learned quantities of every start, beside the real environment's."""
+    dynamics, system = subject.model.dynamics, subject.model.system
+    truth = dynamics.parametrisation.from_params(system.reference)
+    return [
+        {
+            **subject.label,
+            "start": i,
+            "parameter": name,
+            "starting_value": start["start"][name],
+            "learned": start["learned"][name],
+            "truth": float(true),
+            "relative_error": start["learned"][name] / float(true) - 1,
+        }
+        for i, start in enumerate(subject.model.metadata["stages"]["dynamics"]["starts"])
+        for name, true in zip(dynamics.names, truth, strict=True)
+    ]
+
+
+@torch.no_grad()
+def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
+    """Frames drawn from true states, read again by the model and by an independent reader."""
+    model = subject.model
+    visible = model.system.visible
+    states = test.states.flatten(0, 1)[::2]
+    frames = test.frames.flatten(0, 1)[::2]
+    own = decoding(model, test)
+    read, real = [], []
+    for state, frame in zip(states.split(CHUNK), frames.split(CHUNK), strict=True):
+        truth = state[:, visible]
+        read.append(model.autoencoder.denormalize(reader(model.decode(state))) - truth)
+        real.append(model.autoencoder.denormalize(reader(to_float(frame))) - truth)
+    row = {**subject.label, "foreground_mse": own["foreground_mse"]}
+    for i, name in enumerate(model.system.state_names[j] for j in visible):
+        row[f"{name}_by_the_model"] = own["reread_rmse"][name]
+        row[f"{name}_by_the_reader"] = float(rmse(torch.cat(read))[i])
+        row[f"{name}_by_the_reader_on_real_frames"] = float(rmse(torch.cat(real))[i])
+    return [row]
+
+
+@torch.no_grad()
+def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Rows:
+    """Paper's Table 2: the pixel controller on frames and on their reconstructions."""
+    model = subject.model
+    same = []
+    for frames in test.frames.flatten(0, 1).split(CHUNK):
+        real = to_float(frames)
+        reconstructed = model.autoencoder.decode(model.autoencoder.encode(real)).clamp(0, 1)
+        same.append(controller(real).argmax(-1) == controller(reconstructed).argmax(-1))
+    by_trajectory = torch.cat(same).view(len(test.frames), -1).float().mean(1)
+    return [
+        {
+            **subject.label,
+            "agreement_percent": 100 * float(by_trajectory.mean()),
+            "std_over_trajectories": 100 * float(by_trajectory.std()),
+        }
+    ]
+
+
+def write_csv(path: Path, rows: Rows) -> None:
+    """Rows as CSV, numbers with five significant digits."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow({k: _short(v) for k, v in row.items()})
+
+
+def _short(value: Any) -> Any:
+    return value if isinstance(value, str | int) else f"{float(value):.5g}"
+
+
+def evaluate(subjects: list[Subject], dataset: TrajectoryDataset, probes: Path) -> dict[str, Rows]:
+    """All tables, by name."""
+    system = subjects[0].model.system
+    test = TestSet(dataset, torch.device("cpu"))
+    reader = train_reader(dataset, system, probes)
+    actions = get_collector(system.name).expert(dataset.states)
+    controller = train_pixel_controller(dataset, system, actions, probes)
+    tables: dict[str, Rows] = {
+        name: [] for name in ("estimation", "forecast", "parameters", "decoding", "agreement")
+    }
+    for subject in subjects:
+        tables["estimation"] += estimation_rows(subject, test)
+        tables["forecast"] += forecast_rows(subject, test)
+        tables["parameters"] += parameter_rows(subject)
+        tables["decoding"] += decoding_rows(subject, test, reader)
+        tables["agreement"] += agreement_rows(subject, test, controller)
+    return tables
+
+
+def main(
+    system: tyro.conf.Positional[str],
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]],
+    data: Path | None = None,
+    out: Path = Path("assets/results"),
+    runs: Path = Path("runs"),
+) -> None:
+    """Evaluate checkpoints of one system together.
+
+    Args:
+        system: Short name of the system, such as cartpole.
+        checkpoints: Files that ``training.train`` wrote.
+        data: Folder of the data set; data/SYSTEM-laptop if not given.
+        out: Folder for CSV files and figures.
+        runs: Folder for the probes.
+    """
+    console = Console(stderr=True)
+    try:
+        dataset = load_dataset(data or Path("data") / f"{system}-laptop")
+        subjects = sorted(map(load_subject, checkpoints), key=lambda s: (s.variant, s.noise_level))
+    except (ValueError, FileNotFoundError) as error:
+        console.print(str(error), markup=False)
+        sys.exit(2)
+    tables = evaluate(subjects, dataset, runs / system / "probes")
+    for name, rows in tables.items():
+        write_csv(out / f"{system}-{name}.csv", rows)
+        console.print(f"{out}/{system}-{name}.csv: {len(rows)} rows", markup=False)
+    draw_figures(tables, system, out)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -163,12 +163,16 @@ def train_extrinsic(
     for part in (autoencoder.physical_encoder, autoencoder.physical_decoder):
         part.requires_grad_(False)
     train, validation = data.split(frames=data.frames)
-    results = {"vision": fit(stage, train, validation, config.vision, shared, "vision", run.log, run.quiet)}
+    results = {
+        "vision": fit(stage, train, validation, config.vision, shared, "vision", run.log, run.quiet)
+    }
     autoencoder.requires_grad_(False).eval()
 
     source = LatentSource(autoencoder.bottleneck)
     cached = cache_latents(autoencoder, source, data.frames, shared / "latents.npy")
-    results["vision"]["codes_used"] = len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
+    results["vision"]["codes_used"] = (
+        len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
+    )
     physical = PhysicalStage(autoencoder, source, stage.median, config.weights)
     physical.requires_grad_(True)
     train, validation = data.split(
@@ -185,9 +189,7 @@ def train_intrinsic(
 ) -> dict[str, Any]:
     """The one autoencoder stage of an intrinsic variant."""
     stage = IntrinsicStage(autoencoder, data.sample(), config.weights)
-    train, validation = data.split(
-        frames=data.frames, **data.configuration_labels(autoencoder)
-    )
+    train, validation = data.split(frames=data.frames, **data.configuration_labels(autoencoder))
     return {
         "intrinsic": fit(
             stage, train, validation, config.intrinsic, run.folder, "intrinsic", run.log, run.quiet

@@ -1,10 +1,10 @@
 """The training stages of Algorithm 1 as losses for ``fit``.
 
-    vision     (extrinsic)  E_v, bottleneck, D_v on frames alone; shared by all noise levels
-    physical   (extrinsic)  E_p, D_p on the frozen latents and the weak labels
-    intrinsic  (intrinsic)  everything at once: the paper's displayed equations; its listing
-                            leaves out the reconstruction term
-    dynamics                the physical parameters, on the frozen encoder's configurations
+vision     (extrinsic)  E_v, bottleneck, D_v on frames alone; shared by all noise levels
+physical   (extrinsic)  E_p, D_p on the frozen latents and the weak labels
+intrinsic  (intrinsic)  everything at once: the paper's displayed equations; its listing
+                        leaves out the reconstruction term
+dynamics                the physical parameters, on the frozen encoder's configurations
 """
 
 import torch
@@ -110,9 +110,7 @@ class VisionStage(_BottleneckStage):
         return loss, terms
 
 
-def interpretability_loss(
-    weights: LossWeights, predicted: Tensor, batch: Batch
-) -> Tensor:
+def interpretability_loss(weights: LossWeights, predicted: Tensor, batch: Batch) -> Tensor:
     """The interpretability loss that the weights name."""
     if weights.interpretability_loss == "kl":
         return interpretability_kl(predicted, batch["proxy_mean"], batch["proxy_std"])

@@ -20,7 +20,7 @@ from piwm_gym.systems import unknown
 from training import distributed
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
-from training.evaluate import summary
+from training.metrics import summary
 from training.pipeline import Log, Run, TrainingData, key, train_variant
 from training.supervision import Bias, Supervision
 

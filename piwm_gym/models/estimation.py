@@ -16,6 +16,9 @@ from torch import Tensor
 
 from piwm_gym.systems import System
 
+DIFFERENCE = 1e-2
+"""Step of the numerical derivatives, in half ranges."""
+
 VELOCITY_PRIOR = 1e-4
 """Weight of "velocities are near zero": squared ratio of the configuration's error to the
 velocity's spread, both normalised. It matters for windows of two or three frames only."""
@@ -62,19 +65,19 @@ def fit_start(
     prior = torch.full_like(scale, VELOCITY_PRIOR)
     prior[visible] = 0.0
 
-    def configurations_of(start: Tensor, shift: Tensor) -> Tensor:
-        """(B, T, P) normalised configurations of the rollout from a start moved by ``shift``."""
-        moved = start + shift * scale
-        states = torch.cat((moved[:, None], system.rollout(moved, actions, params)), dim=1)
-        return states[..., visible] / scale[visible]
-
+    # All starts of one step in one rollout: the start itself, and each of its numbers moved up
+    # and down. Central differences are as good as derivatives for Gauss-Newton, at the cost of
+    # a larger batch instead of a longer program.
+    eye = DIFFERENCE * torch.eye(len(scale)).to(start)
+    shifts = torch.cat((torch.zeros_like(eye[:1]), eye, -eye))[:, None] * scale
     target = configurations / scale[visible]
-    zero = torch.zeros_like(scale)
     for _ in range(iterations):
-        # One shift for the whole batch: elements do not interact, so its Jacobian holds the
-        # Jacobian of each of them.
-        jacobian = torch.func.jacfwd(configurations_of, argnums=1)(start, zero).flatten(1, 2)
-        residual = (target - configurations_of(start, zero)).flatten(1)
+        starts = start + shifts
+        states = system.rollout(starts, actions, params)
+        states = torch.cat((starts[:, :, None], states), dim=2)
+        here, up, down = (states[..., visible] / scale[visible]).split((1, len(eye), len(eye)))
+        jacobian = ((up - down) / (2 * DIFFERENCE)).movedim(0, -1).flatten(1, 2)
+        residual = (target - here[0]).flatten(1)
         normal = jacobian.mT @ jacobian + torch.diag(prior)
         gradient = (jacobian.mT @ residual[..., None])[..., 0] - prior * start / scale
         start = start + scale * torch.linalg.solve(normal, gradient)

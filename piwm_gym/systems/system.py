@@ -202,12 +202,12 @@ class System(ABC):
         return [i for i, v in enumerate(self.variables) if v.visible]
 
     @property
-    def ranges(self) -> Float[Tensor, "D"]:
+    def ranges(self) -> Float[Tensor, " D"]:
         """Documented range of each dimension, in its unit."""
         return torch.tensor([v.range for v in self.variables])
 
     @property
-    def centres(self) -> Float[Tensor, "D"]:
+    def centres(self) -> Float[Tensor, " D"]:
         """Middle of the documented range of each dimension, in its unit."""
         return torch.tensor([(v.high + v.low) / 2 for v in self.variables])
 
@@ -258,11 +258,17 @@ class System(ABC):
         """
 
     def rollout(
-        self, state: Float[Tensor, "B D"], actions: Shaped[Tensor, "B T *A"], params: Any
-    ) -> Float[Tensor, "B T D"]:
-        """States after each of T actions, the start not included; differentiable."""
+        self, state: Float[Tensor, "*S D"], actions: Shaped[Tensor, "B T *A"], params: Any
+    ) -> Float[Tensor, "*S T D"]:
+        """States after each of T actions, the start not included; differentiable.
+
+        Args:
+            state: (B, D), or with further leading dimensions that share the actions.
+            actions: T actions for each batch element.
+            params: Numbers, or tensors that broadcast against the batch.
+        """
         states = []
         for t in range(actions.shape[1]):
             state = self.transition(state, actions[:, t], params)
             states.append(state)
-        return torch.stack(states, dim=1)
+        return torch.stack(states, dim=-2)

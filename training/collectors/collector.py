@@ -45,6 +45,18 @@ class Collector(ABC):
         The result depends on ``rng`` and ``num_steps`` only, not on earlier calls.
         """
 
+    @staticmethod
+    @abstractmethod
+    def expert(states: np.ndarray) -> np.ndarray:
+        """Actions of the reference controller that knows the state; evaluation imitates it.
+
+        Args:
+            states: float (..., D), SI units.
+
+        Returns:
+            (...) actions.
+        """
+
     def draw_controller(self, rng: np.random.Generator) -> str:
         """Name of a controller, drawn by the shares."""
         names = list(self.controllers)

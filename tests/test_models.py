@@ -1,0 +1,201 @@
+"""Autoencoders, bottlenecks and learnable dynamics."""
+
+import pytest
+import torch
+
+from piwm_gym.models import VARIANTS, AutoencoderConfig, Dynamics, Intrinsic, build_autoencoder
+from piwm_gym.models.autoencoder import num_parameters
+from piwm_gym.models.bottleneck import split
+from piwm_gym.models.gaussian import Gaussian, kl_to_standard_normal
+from piwm_gym.models.quantizer import VectorQuantizer, physical_grid
+from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
+from piwm_gym.models.vision import to_float, to_uint8
+from piwm_gym.systems import CartPole
+from piwm_gym.world_model import WorldModel, WorldModelConfig
+from training.config import preset
+
+SYSTEM = CartPole()
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("size", ["debug", "laptop", "paper"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_encodes_and_decodes(variant: str, size: str) -> None:
+    autoencoder = build_autoencoder(preset(size, variant).autoencoder, SYSTEM).eval()
+    frames = torch.rand(3, 3, 64, 64)
+    configuration = autoencoder.encode(frames)
+    assert configuration.shape == (3, 2)
+    assert autoencoder.decode(configuration).shape == frames.shape
+
+
+def test_variants_differ_and_unknown_ones_are_refused() -> None:
+    counts = {num_parameters(build_autoencoder(AutoencoderConfig(v), SYSTEM)) for v in VARIANTS}
+    assert len(counts) == len(VARIANTS)
+    with pytest.raises(ValueError, match="did you mean 'extrinsic-discrete'"):
+        build_autoencoder(AutoencoderConfig("extrinsic-discret"), SYSTEM)
+
+
+def test_frames_survive_the_change_of_layout() -> None:
+    frames = torch.randint(0, 256, (2, 5, 64, 64, 3), dtype=torch.uint8)
+    assert to_float(frames).shape == (2, 5, 3, 64, 64)
+    assert torch.equal(to_uint8(to_float(frames)), frames)
+
+
+def test_unmerging_undoes_merging_and_cells_are_neighbours() -> None:
+    tokens = torch.arange(64.0).view(1, 64, 1)
+    cells = merge_tokens(tokens, 2)
+    assert cells.shape == (1, 16, 4)
+    assert cells[0, 0].tolist() == [0, 1, 8, 9]
+    assert torch.equal(unmerge_tokens(cells, 2), tokens)
+
+
+def test_kl_matches_torch_distributions() -> None:
+    mean, logvar = torch.randn(10), torch.randn(10)
+    normal = torch.distributions.Normal(mean, (0.5 * logvar).exp())
+    expected = torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 1.0))
+    torch.testing.assert_close(kl_to_standard_normal(mean, logvar), expected)
+
+
+def test_physical_dimensions_are_neither_sampled_nor_regularised() -> None:
+    gaussian = Gaussian(num_inputs=4, input_dim=8, latent_dim=6, num_physical=2, flat=True)
+    tokens = torch.randn(3, 4, 8)
+    first, second = gaussian.train()(tokens), gaussian(tokens)
+    assert torch.equal(first.value[..., :2], second.value[..., :2])
+    assert not torch.equal(first.value[..., 2:], second.value[..., 2:])
+    with torch.no_grad():
+        gaussian.project.bias[:2] += 100.0
+    torch.testing.assert_close(gaussian(tokens).loss, first.loss)
+
+
+def test_quantised_latents_are_codes_with_straight_through_gradients() -> None:
+    quantizer = VectorQuantizer(4, 8, num_tokens=4, latent_dim=5, num_codes=16)
+    tokens = torch.randn(3, 4, 8, requires_grad=True)
+    latent = quantizer(tokens)
+    assert latent.indices is not None
+    torch.testing.assert_close(latent.value, quantizer.lookup(latent.indices))
+    z = quantizer.continuous(tokens)
+    brute = (z[..., None, :] - quantizer.codes).square().sum(-1).argmin(-1)
+    assert torch.equal(latent.indices, brute)
+    weight = torch.randn_like(latent.value)
+    (gradient,) = torch.autograd.grad((latent.value * weight).sum(), tokens, retain_graph=True)
+    (expected,) = torch.autograd.grad((z * weight).sum(), tokens)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_commitment_weighs_a_quarter_of_the_codebook_loss() -> None:
+    quantizer = VectorQuantizer(4, 8, num_tokens=4, latent_dim=5, num_codes=16)
+    tokens = torch.randn(3, 4, 8)
+    z = quantizer.continuous(tokens)
+    squared = (quantizer.lookup(quantizer.nearest(z)) - z).square().sum((1, 2)).mean()
+    torch.testing.assert_close(quantizer(tokens).loss, 1.25 * squared)
+
+
+def test_the_physical_grid_repeats_points_and_reaches_beyond_the_range() -> None:
+    grid = physical_grid(512, 2)
+    assert grid.shape == (512, 2)
+    assert len(grid.unique(dim=0)) == 64
+    assert grid.abs().max() <= 1.25
+    assert grid.abs().max() > 1.0
+    assert torch.equal(grid, physical_grid(512, 2))
+
+
+def test_training_never_moves_the_physical_part_of_the_codebook() -> None:
+    autoencoder = build_autoencoder(preset("debug", "intrinsic-discrete").autoencoder, SYSTEM)
+    names = {name for name, _ in autoencoder.named_parameters()}
+    assert "bottleneck.codebook" in names
+    assert "bottleneck.physical" not in names
+    assert "bottleneck.physical" in autoencoder.state_dict()
+
+
+def test_the_discrete_physical_state_is_the_mean_of_the_selected_physical_codes() -> None:
+    autoencoder = build_autoencoder(preset("debug", "intrinsic-discrete").autoencoder, SYSTEM)
+    assert isinstance(autoencoder, Intrinsic)
+    frames = torch.rand(2, 3, 64, 64)
+    latent = autoencoder.latent(frames)
+    physical, visual = split(latent.value, 2)
+    quantizer = autoencoder.bottleneck
+    assert isinstance(quantizer, VectorQuantizer)
+    torch.testing.assert_close(physical, quantizer.physical[latent.indices].mean(1))
+    assert visual.shape == (2, 64, 14)
+    torch.testing.assert_close(autoencoder.encode(frames), autoencoder.denormalize(physical))
+
+
+def test_dynamics_hold_values_behind_links_that_keep_them_valid() -> None:
+    dynamics = Dynamics(SYSTEM)
+    dynamics.set_values((9.0, 0.1, 0.5))
+    torch.testing.assert_close(torch.stack(dynamics.values), torch.tensor([9.0, 0.1, 0.5]))
+    with torch.no_grad():
+        dynamics.raw.fill_(-50.0)
+    assert all(0 < float(v.detach()) < 1 for v in dynamics.values)
+    params = Dynamics(SYSTEM).params
+    params.force_mag.backward()
+
+
+def test_the_papers_parameters_warn_that_they_are_not_identifiable() -> None:
+    with pytest.warns(UserWarning, match="only their ratios are learned"):
+        dynamics = Dynamics(SYSTEM, "paper")
+    assert dynamics.names == ("masscart", "masspole", "length", "force_mag")
+    with pytest.raises(ValueError, match="did you mean 'paper'"):
+        Dynamics(SYSTEM, "papers")
+
+
+@pytest.fixture
+def model() -> WorldModel:
+    config = preset("debug", "extrinsic-discrete").autoencoder
+    model = WorldModel(WorldModelConfig(autoencoder=config)).eval()
+    model.dynamics.set_values((9.0, 0.1, 0.5))
+    return model
+
+
+def test_encoding_accepts_both_layouts_and_teaches_about_others(model: WorldModel) -> None:
+    frames = torch.randint(0, 256, (2, 4, 64, 64, 3), dtype=torch.uint8)
+    actions = torch.ones(2, 3, dtype=torch.long)
+    torch.testing.assert_close(
+        model.encode(frames, actions), model.encode(to_float(frames), actions)
+    )
+    with pytest.raises(ValueError, match="one action between neighbouring frames, .2, 3"):
+        model.encode(frames, actions[:, :2])
+    with pytest.raises(ValueError, match="T >= 2"):
+        model.encode(frames[:, :1], actions[:, :0])
+    with pytest.raises(ValueError, match="uint8 or"):
+        model.encode(frames.long(), actions)
+    with pytest.raises(ValueError, match="did you mean 'shooting'"):
+        model.encode(frames, actions, init="shoting")
+
+
+def test_no_state_depends_on_later_frames_or_actions(model: WorldModel) -> None:
+    frames = torch.rand(1, 8, 3, 64, 64)
+    actions = torch.zeros(1, 7, dtype=torch.long)
+    states = model.rollout(model.encode(frames[:, :5], actions[:, :4]), actions[:, 4:])
+    frames[:, 5:] = 0.0
+    later = actions.clone()
+    later[:, 6] = 1
+    again = model.rollout(model.encode(frames[:, :5], later[:, :4]), later[:, 4:])
+    assert torch.equal(states[:, :2], again[:, :2])
+    assert not torch.equal(states[:, 2], again[:, 2])
+
+
+def test_rollouts_are_differentiable_in_state_and_parameters(model: WorldModel) -> None:
+    state = torch.zeros(2, 4, requires_grad=True)
+    model.rollout(state, torch.ones(2, 30)).square().sum().backward()
+    assert state.grad is not None
+    assert model.dynamics.raw.grad is not None
+    assert torch.isfinite(model.dynamics.raw.grad).all()
+
+
+def test_states_beyond_the_training_labels_are_reported(model: WorldModel) -> None:
+    model.state_low.fill_(-1.0)
+    model.state_high.fill_(1.0)
+    states = torch.tensor([[0.0, 0, 0, 0], [0, 1.5, 0, 0]])
+    assert model.in_distribution(states).tolist() == [True, False]
+
+
+def test_the_parameter_table_has_units_references_and_errors(model: WorldModel) -> None:
+    table = {row.name: row for row in model.param_table()}
+    assert table["length"].unit == "m"
+    assert table["force_per_mass"].relative_error == pytest.approx(abs(9.0 / (10 / 1.1) - 1))
+    assert table["force_mag"].value == pytest.approx(9.0 * 1.0 / 0.9)

@@ -1,0 +1,224 @@
+"""Stages and pipeline on a few trajectories; the debug preset end to end, twice."""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.models import VARIANTS, Dynamics, build_autoencoder
+from piwm_gym.models.quantizer import VectorQuantizer
+from piwm_gym.systems import CartPole
+from training.codebook import CodebookKeeper, kmeans
+from training.collect import collect, preset_settings
+from training.config import LossWeights, preset
+from training.dataset import TrajectoryDataset, load_dataset
+from training.pipeline import Run, TrainingData, starting_values, train_dynamics
+from training.stages import IntrinsicStage, LatentSource, PhysicalStage, VisionStage
+from training.supervision import Supervision
+from training.train import main
+
+SYSTEM = CartPole()
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    collect(preset_settings("cartpole", "debug"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dataset(data_folder: Path) -> TrajectoryDataset:
+    return load_dataset(data_folder)
+
+
+def prepare(dataset: TrajectoryDataset, noise_level: float = 0.05) -> TrainingData:
+    return TrainingData.prepare(dataset, Supervision(noise_level), torch.device("cpu"))
+
+
+def test_kmeans_finds_separated_clusters() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    points = centres.repeat(50, 1) + 0.1 * torch.randn(150, 2, generator=generator)
+    found = kmeans(points, 3, generator)
+    distance = torch.cdist(centres, found).amin(1)
+    assert (distance < 0.2).all()
+
+
+def test_dead_codes_move_to_badly_represented_latents() -> None:
+    torch.manual_seed(0)
+    quantizer = VectorQuantizer(4, 3, num_tokens=4, latent_dim=3, num_codes=8)
+    keeper = CodebookKeeper(quantizer)
+    with torch.no_grad():
+        quantizer.codebook[1:] = 1e6  # only the first is ever nearest
+    tokens = torch.randn(16, 4, 3)
+    for _ in range(120):
+        latent = quantizer(tokens)
+        assert latent.indices is not None
+        keeper.reseed(quantizer, tokens, latent.indices)
+    used = quantizer(tokens).indices
+    assert used is not None
+    assert len(used.unique()) > 4
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_step_of_every_stage_reaches_what_it_trains_and_nothing_else(
+    variant: str, dataset: TrajectoryDataset
+) -> None:
+    data = prepare(dataset)
+    config = preset("debug", variant)
+    autoencoder = build_autoencoder(config.autoencoder, SYSTEM)
+    frames = data.frames[:2].flatten(0, 1)
+    labels = {k: v[:2].flatten(0, 1) for k, v in data.configuration_labels(autoencoder).items()}
+    if variant.startswith("intrinsic"):
+        stage = IntrinsicStage(autoencoder, data.sample(), LossWeights())
+        loss, _ = stage({"frames": frames, **labels})
+        loss.backward()
+        missing = [n for n, p in autoencoder.named_parameters() if p.grad is None]
+        assert missing == [] or missing == ["bottleneck.codebook"]  # it has not started
+        return
+    vision = VisionStage(autoencoder, data.sample())
+    loss, _ = vision({"frames": frames})
+    loss.backward()
+    assert all(p.grad is None for p in autoencoder.physical_encoder.parameters())
+    autoencoder.zero_grad()
+    autoencoder.requires_grad_(False)
+    source = LatentSource(autoencoder.bottleneck)
+    physical = PhysicalStage(autoencoder, source, vision.median, LossWeights())
+    physical.requires_grad_(True)
+    cached = source.cache(autoencoder.eval().latent(frames.movedim(-1, -3) / 255))
+    loss, _ = physical({"frames": frames, "latent": cached, **labels})
+    loss.backward()
+    assert all(p.grad is not None for p in physical.parameters())
+    assert all(p.grad is None for p in autoencoder.vision_decoder.parameters())
+
+
+def test_training_data_hold_no_true_state(dataset: TrajectoryDataset) -> None:
+    data = prepare(dataset)
+    truth = torch.from_numpy(dataset.states)
+    assert not (data.proxy_mean == truth).any()
+    held_out = set(dataset.split()["test"].tolist())
+    assert held_out.isdisjoint(data.train.tolist())
+    assert held_out.isdisjoint(data.validation.tolist())
+
+
+def test_starting_values_are_at_least_half_off() -> None:
+    dynamics = Dynamics(SYSTEM)
+    truth = np.array(dynamics.parametrisation.from_params(SYSTEM.reference), dtype=float)
+    starts = np.array([starting_values(dynamics, SYSTEM, i) for i in range(20)])
+    assert (np.abs(starts / truth - 1) >= 0.5).all()
+    assert (starts < truth).any()
+    assert (starts > truth).any()
+    assert (starts[:, 1] < 1).all()
+
+
+def test_dynamics_are_recovered_from_exact_configurations(
+    dataset: TrajectoryDataset, tmp_path: Path
+) -> None:
+    """Sixteen trajectories without noise suffice for force and length."""
+    data = prepare(dataset, noise_level=0.0)
+    dynamics = Dynamics(SYSTEM)
+    configurations = torch.from_numpy(dataset.states[..., SYSTEM.visible])
+    config = preset("laptop", "extrinsic-discrete")
+    config = dataclasses.replace(
+        config, starts=1, dynamics=dataclasses.replace(config.dynamics, epochs=80)
+    )
+    results = train_dynamics(dynamics, configurations, config, data, Run(tmp_path))
+    learned = results["starts"][0]["learned"]
+    assert learned["force_per_mass"] == pytest.approx(10 / 1.1, rel=0.02)
+    assert learned["length"] == pytest.approx(0.5, rel=0.02)
+
+
+def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path: Path) -> None:
+    command = ["cartpole", "--preset", "debug", "--variant", "all", "--quiet"]
+    command += ["--data", str(data_folder), "--runs", str(tmp_path / "runs")]
+    out = tmp_path / "out"
+    assert main([*command, "--out", str(out)]) == 0
+    files = {v: (out / f"cartpole-{v}.safetensors").read_bytes() for v in VARIANTS}
+    assert main([*command, "--out", str(out)]) == 0
+    for variant, content in files.items():
+        path = out / f"cartpole-{variant}.safetensors"
+        assert path.read_bytes() == content
+        model = load_checkpoint(path)
+        assert model.metadata["data"]["supervision"]["noise_level"] == 0.05
+        assert model.metadata["training"]["preset"] == "debug"
+        assert math.isfinite(model.metadata["measured"]["single_frame_rmse"]["x"])
+    vision = list((tmp_path / "runs" / "cartpole").glob("vision-*"))
+    assert len(vision) == 2
+
+
+def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) -> None:
+    for noise in ("0.05", "0.1"):
+        command = ["cartpole", "--preset", "debug", "--quiet", "--noise-level", noise]
+        command += ["--data", str(data_folder), "--runs", str(tmp_path)]
+        assert main(command) == 0
+    assert len(list((tmp_path / "cartpole").glob("vision-*"))) == 1
+    assert len(list((tmp_path / "cartpole").glob("extrinsic-*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--variant", "extrinsic"], "did you mean 'extrinsic-discrete'"),
+        (["--preset", "labtop"], "did you mean 'laptop'"),
+        (["--data", "nowhere"], "python -m training.collect"),
+        (["--noise-level", "-1"], "noise_level is -1"),
+    ],
+)
+def test_mistakes_are_explained(
+    arguments: list[str],
+    message: str,
+    data_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["cartpole", "--data", str(data_folder), "--runs", str(tmp_path), *arguments]
+    assert main(command) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+DISTRIBUTED = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, "tests/training")
+from test_fit import Line, line_data
+from training import distributed
+from training.fit import FitConfig, fit
+
+torch.set_num_threads(1)
+distributed.initialize()
+config = FitConfig(epochs=3, batch_size=8, learning_rate=0.05, clip_norm=0)
+stage = Line()
+if distributed.rank() == 1:
+    torch.nn.init.constant_(stage.layer.weight, 9.0)  # the first process's weights win
+fit(stage, line_data(), line_data(16), config, Path(sys.argv[1]), "line")
+print(distributed.rank(), distributed.world_size(), *[float(p.detach()) for p in stage.parameters()])
+distributed.finalize()
+"""
+
+
+def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(DISTRIBUTED)
+    run = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         str(script), str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    rows = sorted(line.split() for line in run.stdout.splitlines() if line[:2] in ("0 ", "1 "))
+    assert [row[:2] for row in rows] == [["0", "2"], ["1", "2"]]
+    assert rows[0][2:] == rows[1][2:]

@@ -1,0 +1,79 @@
+"""Figures of the evaluation, drawn from its tables."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+Rows = list[dict[str, Any]]
+
+LINE_STYLES = {
+    "persistence": {"color": "0.6", "linestyle": ":"},
+    "2 frames": {"color": "tab:red"},
+    "10 frames": {"color": "tab:blue"},
+    "10 frames, true parameters": {"color": "tab:blue", "linestyle": "--"},
+    "20 frames": {"color": "tab:green"},
+}
+
+
+def draw_figures(tables: dict[str, Rows], system: str, out: Path) -> None:
+    """Forecast error over the horizon, and learned parameters against the truth."""
+    _forecasts(tables["forecast"], out / f"{system}-forecast.png")
+    _parameters(tables["parameters"], out / f"{system}-parameters.png")
+
+
+def _forecasts(rows: Rows, path: Path) -> None:
+    panels = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
+    figure, grid = plt.subplots(
+        len(panels), 1, figsize=(6, 2.6 * len(panels)), sharex=True, squeeze=False
+    )
+    for (variant, noise), axes in zip(panels, grid[:, 0], strict=True):
+        for line, style in LINE_STYLES.items():
+            picked = [
+                row
+                for row in rows
+                if (row["variant"], row["noise_level"], row["line"]) == (variant, noise, line)
+            ]
+            steps = [row["step"] for row in picked]
+            axes.semilogy(steps, [row["normalised"] for row in picked], label=line, **style)
+        axes.set_title(f"{variant}, label noise {noise:.0%}", fontsize=9)
+        axes.set_ylabel("normalised RMSE")
+        axes.grid(alpha=0.3)
+    grid[0, 0].legend(fontsize=7)
+    grid[-1, 0].set_xlabel("imagined steps of 0.02 s")
+    _save(figure, path)
+
+
+def _parameters(rows: Rows, path: Path) -> None:
+    names = list(dict.fromkeys(row["parameter"] for row in rows))
+    groups = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
+    figure, grid = plt.subplots(1, len(names), figsize=(3.2 * len(names), 3.6), squeeze=False)
+    for name, axes in zip(names, grid[0], strict=True):
+        for x, group in enumerate(groups):
+            picked = [
+                row
+                for row in rows
+                if row["parameter"] == name and (row["variant"], row["noise_level"]) == group
+            ]
+            for key, marker, color in (
+                ("starting_value", "x", "0.6"),
+                ("learned", "o", "tab:blue"),
+            ):
+                values = [row[key] / row["truth"] for row in picked]
+                axes.plot([x] * len(values), values, marker, color=color, markersize=4)
+        axes.axhline(1.0, color="tab:orange", linewidth=1)
+        axes.set_title(name, fontsize=9)
+        axes.set_xticks(range(len(groups)))
+        axes.set_xticklabels([f"{v} {n:.0%}" for v, n in groups], rotation=90, fontsize=7)
+    grid[0, 0].set_ylabel("value / truth (x: starts)")
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

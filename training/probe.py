@@ -1,0 +1,109 @@
+"""Networks that judge decoded frames; trained once on real frames, part of no model.
+
+A *reader* regresses the true configuration, so that decoded frames can be read by somebody who
+did not draw them. A *pixel controller* imitates the expert from single frames; the paper's
+Table 2 compares its actions on real and on reconstructed frames. True states are allowed here:
+nothing of this reaches a checkpoint.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from piwm_gym.models.physical import PhysicalEncoder, TransformerConfig
+from piwm_gym.models.vision import VisionConfig, VisionEncoder, to_float
+from piwm_gym.systems import System
+from training.dataset import TrajectoryDataset
+from training.fit import Batch, FitConfig, Stage, Terms, fit
+
+PROBE_FIT = FitConfig(
+    epochs=15, batch_size=128, samples_per_epoch=20_000, warmup_epochs=1, patience=100
+)
+
+
+class FrameNet(nn.Module):
+    """A frame to a few numbers."""
+
+    def __init__(self, system: System, outputs: int) -> None:
+        super().__init__()
+        vision = VisionConfig()
+        self.vision = VisionEncoder(vision, system.frame.background)
+        self.read = PhysicalEncoder(TransformerConfig(), vision.grid**2, vision.token_dim, outputs)
+
+    def forward(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B O"]:
+        """Numbers of float frames."""
+        return self.read(self.vision(frames))
+
+
+class _Regression(Stage):
+    def __init__(self, net: FrameNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
+        loss = F.mse_loss(self.net(to_float(batch["frames"])), batch["target"])
+        return loss, {}
+
+
+class _Imitation(Stage):
+    def __init__(self, net: FrameNet) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
+        logits = self.net(to_float(batch["frames"]))
+        return F.cross_entropy(logits, batch["target"]), {}
+
+
+def _fit(
+    stage: Stage, dataset: TrajectoryDataset, target: np.ndarray, folder: Path, config: FitConfig
+) -> None:
+    split = dataset.split()
+    train, validation = (
+        {
+            "frames": torch.from_numpy(dataset.frames[split[name]]).flatten(0, 1)[::stride],
+            "target": torch.from_numpy(target[split[name]]).flatten(0, 1)[::stride],
+        }
+        for name, stride in (("train", 1), ("validation", 4))
+    )
+    name = type(stage).__name__.strip("_").lower()
+    fit(stage, train, validation, config, folder, name)
+
+
+def train_reader(
+    dataset: TrajectoryDataset, system: System, folder: Path, config: FitConfig = PROBE_FIT
+) -> FrameNet:
+    """Network from frames to the normalised true configuration."""
+    visible = system.visible
+    torch.manual_seed(config.seed)
+    net = FrameNet(system, len(visible))
+    scale = system.ranges.numpy() / 2
+    target = ((dataset.states - system.centres.numpy()) / scale)[..., visible]
+    _fit(_Regression(net), dataset, target.astype(np.float32), folder, config)
+    return net.eval()
+
+
+def train_pixel_controller(
+    dataset: TrajectoryDataset,
+    system: System,
+    actions: np.ndarray,
+    folder: Path,
+    config: FitConfig = PROBE_FIT,
+) -> FrameNet:
+    """Network from single frames to the logits of discrete actions, imitating ``actions``.
+
+    Args:
+        dataset: Real frames.
+        system: Their system.
+        actions: int64 (N, T+1) what the expert does in each state.
+        folder: Where the resumable state is kept.
+        config: How to optimise.
+    """
+    torch.manual_seed(config.seed)
+    net = FrameNet(system, int(actions.max()) + 1)
+    _fit(_Imitation(net), dataset, actions, folder, config)
+    return net.eval()

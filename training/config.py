@@ -40,7 +40,8 @@ class TrainConfig:
         autoencoder: Architecture.
         weights: Loss weights.
         vision: Optimisation of stage 1, extrinsic.
-        physical: Optimisation of stage 2, extrinsic.
+        encoder: Optimisation of stage 2, extrinsic: E_p.
+        decoder: The same, D_p.
         intrinsic: Optimisation of the one autoencoder stage, intrinsic.
         dynamics: Optimisation of stage 3; its samples are trajectories.
         parametrisation: What is learned of the dynamics.
@@ -50,7 +51,8 @@ class TrainConfig:
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     weights: LossWeights = field(default_factory=LossWeights)
     vision: FitConfig = field(default_factory=FitConfig)
-    physical: FitConfig = field(default_factory=FitConfig)
+    encoder: FitConfig = field(default_factory=FitConfig)
+    decoder: FitConfig = field(default_factory=FitConfig)
     intrinsic: FitConfig = field(default_factory=FitConfig)
     dynamics: FitConfig = field(default_factory=FitConfig)
     parametrisation: str = "identifiable"
@@ -71,8 +73,9 @@ def _cpu(variant: str) -> TrainConfig:
     return TrainConfig(
         AutoencoderConfig(variant=variant),
         vision=replace(fit, epochs=25),
-        physical=replace(fit, epochs=25),
-        intrinsic=replace(fit, epochs=40),
+        encoder=replace(fit, epochs=25, learning_rate=5e-3),
+        decoder=replace(fit, epochs=25, learning_rate=8e-3),
+        intrinsic=replace(fit, epochs=35, learning_rate=5e-3),
         dynamics=_dynamics(),
     )
 
@@ -90,8 +93,9 @@ def _gpu(variant: str) -> TrainConfig:
     return TrainConfig(
         AutoencoderConfig(variant=variant),
         vision=replace(fit, epochs=40),
-        physical=replace(fit, epochs=40),
-        intrinsic=replace(fit, epochs=60),
+        encoder=replace(fit, epochs=30, learning_rate=5e-3),
+        decoder=replace(fit, epochs=40, learning_rate=8e-3),
+        intrinsic=replace(fit, epochs=60, learning_rate=5e-3),
         dynamics=_dynamics(),
     )
 
@@ -106,7 +110,8 @@ def _paper(variant: str) -> TrainConfig:
         ),
         LossWeights(interpretability=100.0, pixel=0.0, visual_dropout=0.0),
         vision=fit,
-        physical=fit,
+        encoder=fit,
+        decoder=fit,
         intrinsic=fit,
         dynamics=replace(fit, learning_rate=1e-2),
     )
@@ -126,7 +131,8 @@ def _debug(variant: str) -> TrainConfig:
             num_codes=32,
         ),
         vision=fit,
-        physical=fit,
+        encoder=fit,
+        decoder=fit,
         intrinsic=fit,
         dynamics=replace(fit, epochs=2, samples_per_epoch=8, batch_size=8, learning_rate=5e-2),
         starts=1,

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,15 @@ from piwm_gym.world_model import WorldModel, WorldModelConfig
 from training import distributed
 from training.config import TrainConfig
 from training.dataset import TrajectoryDataset
-from training.fit import Batch, fit
-from training.stages import DynamicsStage, IntrinsicStage, LatentSource, PhysicalStage, VisionStage
+from training.fit import Batch, FitConfig, Stage, fit
+from training.stages import (
+    DynamicsStage,
+    IntrinsicStage,
+    LatentSource,
+    PhysicalDecoderStage,
+    PhysicalEncoderStage,
+    VisionStage,
+)
 from training.supervision import Supervision, weak_labels
 
 VALIDATION_STRIDE = 4
@@ -123,6 +130,12 @@ class Run:
     log: Log = lambda tag, value, step: None
     quiet: bool = True
 
+    def fit(
+        self, stage: Stage, batches: tuple[Batch, Batch], config: FitConfig, name: str
+    ) -> dict[str, float]:
+        """Fit a stage on (training, validation) data."""
+        return fit(stage, *batches, config, self.folder, name, self.log, self.quiet)
+
 
 def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[WorldModel, dict]:
     """Train all stages of one variant.
@@ -160,11 +173,10 @@ def train_extrinsic(
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
     )
     stage = VisionStage(autoencoder, data.sample())
-    for part in (autoencoder.physical_encoder, autoencoder.physical_decoder):
-        part.requires_grad_(False)
-    train, validation = data.split(frames=data.frames)
     results = {
-        "vision": fit(stage, train, validation, config.vision, shared, "vision", run.log, run.quiet)
+        "vision": replace(run, folder=shared).fit(
+            stage, data.split(frames=data.frames), config.vision, "vision"
+        )
     }
     autoencoder.requires_grad_(False).eval()
 
@@ -173,13 +185,22 @@ def train_extrinsic(
     results["vision"]["codes_used"] = (
         len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
     )
-    physical = PhysicalStage(autoencoder, source, stage.median, config.weights)
-    physical.requires_grad_(True)
-    train, validation = data.split(
-        latent=cached, frames=data.frames, **data.configuration_labels(autoencoder)
+    labels = data.configuration_labels(autoencoder)
+    encoder = PhysicalEncoderStage(autoencoder, source, config.weights)
+    encoder.requires_grad_(True).train()
+    results["encoder"] = run.fit(
+        encoder, data.split(latent=cached, **labels), config.encoder, "physical-encoder"
     )
-    results["physical"] = fit(
-        physical, train, validation, config.physical, run.folder, "physical", run.log, run.quiet
+    encoder.requires_grad_(False).eval()
+
+    configurations = autoencoder.normalize(encode_all(autoencoder, data.frames))
+    decoder = PhysicalDecoderStage(autoencoder, source, stage.median, config.weights)
+    decoder.requires_grad_(True).train()
+    results["decoder"] = run.fit(
+        decoder,
+        data.split(latent=cached, frames=data.frames, configuration=configurations),
+        config.decoder,
+        "physical-decoder",
     )
     return results
 
@@ -189,12 +210,8 @@ def train_intrinsic(
 ) -> dict[str, Any]:
     """The one autoencoder stage of an intrinsic variant."""
     stage = IntrinsicStage(autoencoder, data.sample(), config.weights)
-    train, validation = data.split(frames=data.frames, **data.configuration_labels(autoencoder))
-    return {
-        "intrinsic": fit(
-            stage, train, validation, config.intrinsic, run.folder, "intrinsic", run.log, run.quiet
-        )
-    }
+    batches = data.split(frames=data.frames, **data.configuration_labels(autoencoder))
+    return {"intrinsic": run.fit(stage, batches, config.intrinsic, "intrinsic")}
 
 
 @torch.no_grad()
@@ -237,14 +254,14 @@ def train_dynamics(
     dynamics: Dynamics, configurations: Tensor, config: TrainConfig, data: TrainingData, run: Run
 ) -> dict[str, Any]:
     """Stage 3 from several starting points; the best on validation labels stays."""
-    batches = [
+    train, validation = (
         {
             "configurations": configurations[index],
             "actions": data.actions[index],
             "labels": data.proxy_mean[index],
         }
         for index in (data.train, data.validation)
-    ]
+    )
     best, best_loss = dynamics.state_dict(), math.inf
     starts = []
     for start in range(config.starts):
@@ -252,7 +269,7 @@ def train_dynamics(
         values = starting_values(dynamics, data.system, start)
         dynamics.set_values(values)
         name = f"dynamics-{start}"
-        result = fit(stage, *batches, config.dynamics, run.folder, name, run.log, run.quiet)
+        result = run.fit(stage, (train, validation), config.dynamics, name)
         learned = [float(value.detach()) for value in dynamics.values]
         starts.append(
             {

@@ -5,7 +5,6 @@ merging (several neighbouring tokens become one) in front of the transformer is 
 over 16 instead of 64 tokens costs a quarter.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +25,8 @@ class TransformerConfig:
         layers: Number of layers.
         dropout: Dropout rate.
         merge: Side of the cell of tokens that become one.
-        frequencies: Octaves of the configuration's sinusoidal features in the decoder; 0 feeds
-            the plain numbers.
+        frequencies: Sinusoidal features of the configuration in the decoder; 0 feeds the plain
+            numbers.
     """
 
     width: int = 96
@@ -36,7 +35,7 @@ class TransformerConfig:
     layers: int = 2
     dropout: float = 0.0
     merge: int = 2
-    frequencies: int = 6
+    frequencies: int = 64
 
 
 def _transformer(config: TransformerConfig) -> nn.TransformerEncoder:
@@ -85,15 +84,31 @@ class PhysicalEncoder(nn.Module):
         return self.head(self.context(tokens).mean(dim=1))
 
 
-def sinusoidal_features(x: Float[Tensor, "B P"], frequencies: int) -> Float[Tensor, "B F"]:
-    """Each number with sines and cosines of its first octaves.
+class ConfigurationEmbedding(nn.Module):
+    """A configuration to one vector per position: Fourier features, then a map of its own each.
 
-    A moving edge is a high-frequency function of the position; networks fed with plain numbers
-    learn those last (Tancik et al. 2020).
+    A moving edge is a high-frequency function of the position, which networks fed with plain
+    numbers learn last; sines of learned random projections cure that (Tancik et al. 2020). They
+    mix the dimensions, as the tip of a pole depends on cart and angle together. A linear map for
+    each position shifts the phases, so that every patch sees the configuration relative to where
+    it is.
     """
-    octaves = math.pi * 2.0 ** torch.arange(frequencies, device=x.device)
-    angles = (x[..., None] * octaves).flatten(1)
-    return torch.cat((x, angles.sin(), angles.cos()), dim=-1)
+
+    BANDWIDTH = 8.0
+    """Initial standard deviation of the angular frequencies, per normalised unit."""
+
+    def __init__(self, num_physical: int, frequencies: int, num_tokens: int, width: int) -> None:
+        super().__init__()
+        size = num_physical + 2 * frequencies
+        self.frequencies = nn.Parameter(self.BANDWIDTH * torch.randn(num_physical, frequencies))
+        self.weight = nn.Parameter(torch.randn(num_tokens, size, width) / size**0.5)
+        self.bias = nn.Parameter(0.5 * torch.randn(num_tokens, width))
+
+    def forward(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B M W"]:
+        """(B, num_tokens, width) vectors of a normalised configuration."""
+        angles = configuration @ self.frequencies
+        features = torch.cat((configuration, angles.sin(), angles.cos()), dim=-1)
+        return torch.einsum("bf,mfw->bmw", features, self.weight) + self.bias
 
 
 class PhysicalDecoder(nn.Module):
@@ -118,12 +133,9 @@ class PhysicalDecoder(nn.Module):
     ) -> None:
         super().__init__()
         self.merge = config.merge
-        self.frequencies = config.frequencies
-        features = num_physical * (1 + 2 * config.frequencies)
-        self.embed = nn.Sequential(
-            nn.Linear(features, config.width), nn.GELU(), nn.Linear(config.width, config.width)
+        self.embed = ConfigurationEmbedding(
+            num_physical, config.frequencies, num_tokens // config.merge**2, config.width
         )
-        self.queries = nn.Parameter(torch.randn(num_tokens // config.merge**2, config.width))
         self.transformer = _transformer(config)
         self.head = nn.Linear(config.width, config.merge**2 * token_dim)
         self.visual_merge = 1
@@ -136,7 +148,7 @@ class PhysicalDecoder(nn.Module):
         self, configuration: Float[Tensor, "B P"], visual: Float[Tensor, "B N V"] | None = None
     ) -> Float[Tensor, "B M C"]:
         """Tokens of a configuration; without ``visual`` the visual latent is its prior mean, 0."""
-        x = self.queries + self.embed(sinusoidal_features(configuration, self.frequencies))[:, None]
+        x = self.embed(configuration)
         if visual is not None:
             x = x + self.visual(merge_tokens(visual, self.visual_merge))
         return unmerge_tokens(self.head(self.transformer(x)), self.merge)

@@ -159,8 +159,8 @@ class WorldModel(nn.Module):
         return ESTIMATORS[init](self.system, configurations, actions.to(self.device), params)
 
     def step(
-        self, state: Float[Tensor, "B D"], action: Shaped[Tensor, "B *A"]
-    ) -> Float[Tensor, "B D"]:
+        self, state: Float[Tensor, "*B D"], action: Shaped[Tensor, "*A"]
+    ) -> Float[Tensor, "*B D"]:
         """State one time step later, by the learned dynamics."""
         return self.system.transition(state, action, self.dynamics.params)
 

@@ -21,7 +21,7 @@ from piwm_gym.world_model import WorldModel
 class BoatParams(Params):
     """Parameters of a boat on a windy river."""
 
-    speed: Any = parameter(1.0, "m/s", "speed at full throttle")  # noqa: RUF009
+    speed: Any = parameter(1.0, "m/s", "speed at full throttle")
 
 
 class Boat(System):

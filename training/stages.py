@@ -163,6 +163,8 @@ class PhysicalDecoderStage(Stage):
     the pole does.
     """
 
+    median: Tensor
+
     def __init__(
         self, autoencoder: Extrinsic, latents: "LatentSource", median: Tensor, weights: LossWeights
     ) -> None:
@@ -258,6 +260,9 @@ class DynamicsStage(Stage):
     encoder error at one frame is not allowed to pose as a physical effect. The horizon grows
     with training (5, 10, 20, 30 steps), for a long rollout with wrong parameters tells nothing.
     """
+
+    half_range: Tensor
+    horizon: Tensor
 
     def __init__(self, system: System, dynamics: Dynamics) -> None:
         super().__init__()

@@ -218,7 +218,10 @@ class Intrinsic(Autoencoder):
         return self.draw(self.normalize(configuration))
 
 
-_ARCHITECTURES = {"extrinsic": Extrinsic, "intrinsic": Intrinsic}
+_ARCHITECTURES: dict[str, type[Extrinsic] | type[Intrinsic]] = {
+    "extrinsic": Extrinsic,
+    "intrinsic": Intrinsic,
+}
 _LATENTS: dict[str, BottleneckFactory] = {"continuous": _gaussian, "discrete": _quantizer}
 
 

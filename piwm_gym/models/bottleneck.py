@@ -29,6 +29,7 @@ class Bottleneck(nn.Module):
     latent_dim: int
 
     def forward(self, tokens: Float[Tensor, "B M F"]) -> Latent:
+        """Latent of (B, M, F) tokens."""
         raise NotImplementedError
 
 

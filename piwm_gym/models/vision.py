@@ -63,6 +63,7 @@ class TokenBlock(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C h w"]:
+        """Features of the same shape."""
         return x + self.layers(x)
 
 
@@ -71,6 +72,8 @@ class VisionEncoder(nn.Module):
 
     The background is subtracted first, so that an empty scene is zero.
     """
+
+    background: Tensor
 
     def __init__(self, config: VisionConfig, background: Sequence[int]) -> None:
         super().__init__()
@@ -99,6 +102,8 @@ class VisionDecoder(nn.Module):
     The network draws the difference from the background; values outside [0, 1] are left alone
     here (a clipped pixel has no gradient) and clipped where frames leave the model.
     """
+
+    background: Tensor
 
     def __init__(self, config: VisionConfig, background: Sequence[int]) -> None:
         super().__init__()

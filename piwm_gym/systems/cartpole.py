@@ -18,8 +18,8 @@ from torch import Tensor
 from piwm_gym.systems.system import (
     FrameSpec,
     Learnable,
-    Params,
     Parametrisation,
+    Params,
     Scalar,
     System,
     Variable,

@@ -1,0 +1,138 @@
+"""PPO agents that never see the real environment: training and scoring in imagination."""
+
+import time
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import numpy as np
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from benchmarks.pixels import VecStack
+from benchmarks.recipes import Recipe
+from piwm_gym.sb3 import PPO, make_vec_env
+
+ENV_ID = "PIWM-CartPole-v0"
+HELD_OUT = 1_000_000
+"""Seeds of scored episodes start here; training uses small ones."""
+SELECTION = 2_000_000
+"""Seeds of the imagined episodes by which a policy is chosen start here."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Which world model to imagine with."""
+
+    variant: str
+    checkpoint: str | None = None
+
+    def imagine(self, recipe: Recipe, num_envs: int, seed: int) -> VecEnv:
+        """Imagined environments as the agent sees them."""
+        venv = make_vec_env(
+            ENV_ID,
+            num_envs,
+            seed,
+            obs_type=recipe.obs_type,
+            variant=self.variant,
+            checkpoint=self.checkpoint,
+            device="cpu",
+        )
+        return VecStack(venv) if recipe.obs_type == "pixels" else venv
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An agent and what its training took."""
+
+    agent: PPO
+    steps: int
+    seconds: float
+    imagined: np.ndarray = field(repr=False)
+    """Returns of held-out imagined episodes."""
+
+
+def imagined_returns(agent: PPO, venv: VecEnv) -> np.ndarray:
+    """(n,) returns of the first episode in each imagined environment, without exploration."""
+    returns = np.full(venv.num_envs, np.nan)
+    obs = venv.reset()
+    while np.isnan(returns).any():
+        actions, _ = agent.predict(obs, deterministic=True)  # type: ignore[arg-type]
+        obs, _, dones, infos = venv.step(actions)
+        for i in np.flatnonzero(dones & np.isnan(returns)):
+            returns[i] = infos[i]["episode"]["r"]
+    return returns
+
+
+class KeepBest(BaseCallback):
+    """Keeps the policy with the highest imagined return; of equal ones the latest.
+
+    Args:
+        venv: Imagined environments to evaluate in.
+        every: Updates between two evaluations.
+        seed: Of the evaluation episodes, the same every time.
+    """
+
+    def __init__(self, venv: VecEnv, every: int, seed: int) -> None:
+        super().__init__()
+        self.venv, self.every, self.seed = venv, every, seed
+        self.best = -np.inf
+        self._rollouts = 0
+        self._weights: dict[str, Tensor] = {}
+
+    def _on_rollout_start(self) -> None:
+        if self._rollouts and self._rollouts % self.every == 0:
+            self.evaluate()
+        self._rollouts += 1
+
+    def _on_training_end(self) -> None:
+        self.evaluate()
+        self.model.policy.load_state_dict(self._weights)
+
+    def _on_step(self) -> bool:
+        return True
+
+    def evaluate(self) -> None:
+        """Score the present policy, and remember it if none was better."""
+        self.venv.seed(self.seed)
+        score = float(imagined_returns(self.model, self.venv).mean())  # type: ignore[arg-type]
+        self.logger.record("imagined/return", score)
+        if score >= self.best:
+            self.best = score
+            self._weights = deepcopy(self.model.policy.state_dict())
+
+
+def train(recipe: Recipe, world: World, seed: int, episodes: int, verbose: int = 0) -> Trained:
+    """Train an agent in imagination, and score it in imagination.
+
+    Args:
+        recipe: How.
+        world: In which world model.
+        seed: Of weights, exploration and start states.
+        episodes: Imagined episodes to score it on.
+        verbose: 1 for SB3's progress tables.
+    """
+    began = time.perf_counter()
+    agent = PPO(
+        "MlpPolicy" if recipe.obs_type == "state" else "CnnPolicy",
+        world.imagine(recipe, recipe.num_envs, seed=1000 * seed),
+        n_steps=recipe.rollout,
+        batch_size=recipe.batch_size,
+        n_epochs=recipe.epochs,
+        learning_rate=lambda left: recipe.learning_rate * left,
+        ent_coef=recipe.entropy,
+        gamma=0.99,
+        gae_lambda=0.95,
+        policy_kwargs=recipe.policy,
+        seed=seed,
+        device="cpu",
+        verbose=verbose,
+    )
+    judges = world.imagine(recipe, recipe.eval_episodes, SELECTION)
+    agent.learn(recipe.steps, KeepBest(judges, recipe.eval_every, SELECTION))
+    seconds = time.perf_counter() - began
+    returns = imagined_returns(agent, world.imagine(recipe, episodes, HELD_OUT))
+    return Trained(agent, agent.num_timesteps, seconds, returns)
+
+
+__all__ = ["ENV_ID", "HELD_OUT", "KeepBest", "Trained", "World", "imagined_returns", "train"]

@@ -1,0 +1,72 @@
+"""Hyperparameters of the agents."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.pixels import StripExtractor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train an agent.
+
+    Attributes:
+        obs_type: Observations of the imagined environment, ``"state"`` or ``"pixels"``.
+        steps: Imagined environment steps.
+        num_envs: Imagined environments.
+        rollout: Steps of each between two updates.
+        batch_size: Samples per gradient step.
+        epochs: Passes over a rollout.
+        learning_rate: At the start; falls linearly to zero.
+        entropy: Weight of the entropy bonus.
+        net_arch: Widths of the hidden layers of policy and value.
+        eval_every: Updates between two evaluations in imagination.
+        eval_episodes: Episodes of each.
+    """
+
+    obs_type: str
+    steps: int
+    num_envs: int
+    rollout: int
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    entropy: float = 0.0
+    net_arch: tuple[int, ...] = (64, 64)
+    eval_every: int = 5
+    eval_episodes: int = 20
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """Arguments of SB3's policy."""
+        arguments: dict[str, Any] = {"net_arch": list(self.net_arch)}
+        if self.obs_type == "pixels":
+            arguments["features_extractor_class"] = StripExtractor
+        return arguments
+
+
+RECIPES = {
+    "state": Recipe(
+        "state",
+        steps=300_000,
+        num_envs=256,
+        rollout=32,
+        batch_size=1024,
+        epochs=10,
+        learning_rate=1e-3,
+        eval_episodes=100,
+    ),
+    "pixels": Recipe(
+        "pixels",
+        steps=300_000,
+        num_envs=64,
+        rollout=64,
+        batch_size=512,
+        epochs=6,
+        learning_rate=1e-3,
+        net_arch=(64,),
+    ),
+}
+
+
+__all__ = ["RECIPES", "Recipe"]

@@ -1,0 +1,74 @@
+"""Rates of repeated calls, and the machine they were measured on."""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import torch
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something whose speed is measured.
+
+    Attributes:
+        measure: What is counted.
+        name: What does it.
+        call: Does it once.
+        count: How many of them one call does.
+        output: Kind of arrays that come out.
+        device: Where it runs.
+    """
+
+    measure: str
+    name: str
+    call: Call
+    count: int
+    output: str = "numpy"
+    device: str = "cpu"
+
+    def rates(self, seconds: float) -> tuple[float, float]:
+        """Number per second of wall clock and of processor time, best of three rounds."""
+        self._round(seconds / 10)
+        rounds = [self._round(seconds / 3) for _ in range(3)]
+        wall, processor = zip(*rounds, strict=True)
+        return max(wall), max(processor)
+
+    def _round(self, seconds: float) -> tuple[float, float]:
+        wall, processor, calls = time.perf_counter(), time.process_time(), 0
+        while calls == 0 or time.perf_counter() - wall < seconds:
+            self.call()
+            calls += 1
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        done = calls * self.count
+        elapsed = time.perf_counter() - wall
+        return done / elapsed, done / max(time.process_time() - processor, 1e-9)
+
+
+def machine() -> dict[str, str]:
+    """What the numbers depend on besides the code."""
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "torch_threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "gymnasium": gymnasium.__version__,
+    }
+
+
+def _processor() -> str:
+    """Name of the CPU."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+__all__ = ["Call", "Subject", "machine"]

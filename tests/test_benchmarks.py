@@ -1,0 +1,159 @@
+"""The benchmarks with tiny settings: what they feed policies, and the tables they write."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("stable_baselines3")
+
+import piwm_gym
+from benchmarks import control, throughput
+from benchmarks.agents import ENV_ID, World, train
+from benchmarks.pixels import BAND, STACK, bands
+from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
+from benchmarks.recipes import RECIPES
+from benchmarks.tables import update_csv
+from piwm_gym.world_model import WorldModel
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_control_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
+    out = tmp_path / "control.csv"
+    tiny = {"checkpoint": checkpoint, "steps": 128, "num_envs": 2, "episodes": 2, "out": out}
+    control.main(seeds=(0,), **tiny)  # type: ignore[arg-type]
+    control.main(policies=("state",), seeds=(0, 1), **tiny)  # type: ignore[arg-type]
+    rows = read(out)
+    assert [(row["deployment_observations"], row["seed"]) for row in rows] == [
+        ("real frames", "0"),
+        ("true state", "0"),
+        ("state from real frames", "0"),
+        ("true state", "1"),
+        ("state from real frames", "1"),
+    ]
+    for row in rows:
+        assert int(row["training_steps"]) >= 128
+        assert 1 <= float(row["imagined_return_mean"]) <= 500
+        assert 1 <= float(row["real_return_min"]) <= float(row["real_return_mean"]) <= 500
+
+
+def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
+    out = tmp_path / "throughput.csv"
+    throughput.main(
+        checkpoint=checkpoint, sizes=(1, 8), pixel_sizes=(2,), seconds=0.01, threads=1, out=out
+    )
+    rows = read(out)
+    assert {row["measure"] for row in rows if row["device"] == "cpu"} == {
+        "environment steps",
+        "frames",
+        "states from 20 frames",
+    }
+    assert all(float(row["per_second"]) > 0 for row in rows)
+    assert {row["subject"].split(",")[0] for row in rows} == {
+        "piwm-gym",
+        "CartPole-v1",
+        "WorldModel.encode",
+    }
+
+
+def test_errors_are_one_line(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        control.main(policies=("pixel",), checkpoint=checkpoint, out=tmp_path / "x.csv")
+    assert caught.value.code == 2
+    assert "did you mean 'pixels'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        throughput.main(checkpoint=str(tmp_path / "none.safetensors"))
+
+
+def test_a_table_with_other_columns_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("name,value\na,1\n")
+    with pytest.raises(ValueError, match="--out"):
+        update_csv(path, [{"name": "a", "other": 2}], ("name",))
+    update_csv(path, [{"name": "a", "value": 123456.7}, {"name": "b", "value": 0.5}], ("name",))
+    assert path.read_text() == "name,value\na,123457\nb,0.5\n"
+
+
+def test_drawn_frames_are_the_real_environments() -> None:
+    episodes = RealEpisodes([3, 4])
+    real = piwm_gym.make_real(ENV_ID, obs_type="pixels")
+    frame, _ = real.reset(seed=4)
+    for _ in range(5):
+        assert np.array_equal(episodes.frames()[1], frame)
+        episodes.step(np.array([0, 1]))
+        frame, *_ = real.step(1)
+
+
+def test_bands_keep_the_area_average() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (2, 8, 6, 3), dtype=np.uint8)
+    expected = 255 - frames[..., 2].astype(float).reshape(2, 2, BAND, 6).mean(2)
+    assert bands(frames).shape == (2, 2, 6)
+    assert np.abs(bands(frames) - expected).max() <= 0.5
+
+
+def test_imagined_episodes_start_with_a_still_stack(checkpoint: str) -> None:
+    venv = World("extrinsic-discrete", checkpoint).imagine(RECIPES["pixels"], 2, seed=0)
+    before = np.asarray(venv.reset())
+    assert before.shape == (2, STACK, 64 // BAND, 64)
+    assert venv.observation_space.contains(before[0])
+    assert (before == before[:, -1:]).all()
+    ended = 0
+    for _ in range(15):
+        obs, _, dones, infos = venv.step(np.array([1, 1]))
+        after = np.asarray(obs)
+        for i in range(2):
+            last = infos[i]["terminal_observation"] if dones[i] else after[i]
+            assert np.array_equal(last[:-1], before[i, 1:])
+            assert not dones[i] or (after[i] == after[i, -1]).all()
+        before, ended = after, ended + dones.sum()
+    assert ended >= 2
+
+
+def test_real_frames_are_stacked_like_imagined_ones() -> None:
+    episodes, observe = RealEpisodes([0]), StackedFrames()
+    first = observe(episodes)
+    assert (first == bands(episodes.frames())[:, None]).all()
+    episodes.step(np.array([1]))
+    second = observe(episodes)
+    assert np.array_equal(second[:, :-1], first[:, 1:])
+    assert np.array_equal(second[:, -1], bands(episodes.frames()))
+
+
+def test_states_are_estimated_from_frames_and_actions(
+    model: WorldModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where frames are read without error, the estimate is the true state."""
+    episodes = RealEpisodes([5, 6])
+    monkeypatch.setattr(
+        model,
+        "encode_frames",
+        lambda frames: torch.from_numpy(episodes.states[:, model.system.visible]),
+    )
+    observe = EstimatedStates(model)
+    at_rest = observe(episodes)
+    assert (at_rest[:, [1, 3]] == 0).all()
+    for _ in range(30):
+        lean = episodes.states @ np.array([0.0, 0.0, 1.0, 0.5])
+        episodes.step((lean > 0).astype(np.int64))
+        estimate = observe(episodes)
+    assert episodes.running.all()
+    np.testing.assert_allclose(estimate, episodes.states, atol=2e-3)
+
+
+def test_training_is_reproducible_and_keeps_the_best(checkpoint: str) -> None:
+    recipe = replace(
+        RECIPES["state"], steps=256, num_envs=8, batch_size=64, eval_every=1, eval_episodes=4
+    )
+    world = World("extrinsic-discrete", checkpoint)
+    first, second = (train(recipe, world, seed=1, episodes=3) for _ in range(2))
+    assert np.array_equal(first.imagined, second.imagined)
+    assert first.steps == 256

@@ -25,7 +25,7 @@ class LossWeights:
         interpretability_loss: ``"mse"`` to the proxies' mean, or ``"kl"`` to a fitted Gaussian.
     """
 
-    interpretability: float = 1000.0
+    interpretability: float = 10_000.0
     latent: float = 1.0
     pixel: float = 1.0
     visual_dropout: float = 0.5
@@ -73,7 +73,7 @@ def _cpu(variant: str) -> TrainConfig:
     return TrainConfig(
         AutoencoderConfig(variant=variant),
         vision=replace(fit, epochs=25),
-        encoder=replace(fit, epochs=25, learning_rate=5e-3),
+        encoder=replace(fit, epochs=60, learning_rate=5e-3),
         decoder=replace(fit, epochs=25, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=35, learning_rate=5e-3),
         dynamics=_dynamics(),
@@ -93,7 +93,7 @@ def _gpu(variant: str) -> TrainConfig:
     return TrainConfig(
         AutoencoderConfig(variant=variant),
         vision=replace(fit, epochs=40),
-        encoder=replace(fit, epochs=30, learning_rate=5e-3),
+        encoder=replace(fit, epochs=60, learning_rate=5e-3),
         decoder=replace(fit, epochs=40, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=60, learning_rate=5e-3),
         dynamics=_dynamics(),

@@ -130,8 +130,7 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
     """Frames drawn from true states, read again by the model and by an independent reader."""
     model = subject.model
     visible = model.system.visible
-    states = test.states.flatten(0, 1)[::2]
-    frames = test.frames.flatten(0, 1)[::2]
+    states, frames = test.states[::2], test.frames[::2]
     own = decoding(model, test)
     read, real = [], []
     for state, frame in zip(states.split(CHUNK), frames.split(CHUNK), strict=True):
@@ -151,15 +150,18 @@ def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Row
     """Paper's Table 2: the pixel controller on frames and on their reconstructions."""
     model = subject.model
     same = []
-    for frames in test.frames.flatten(0, 1).split(CHUNK):
+    for frames in test.frames.split(CHUNK):
         real = to_float(frames)
         reconstructed = model.autoencoder.decode(model.autoencoder.encode(real)).clamp(0, 1)
         same.append(controller(real).argmax(-1) == controller(reconstructed).argmax(-1))
-    by_trajectory = torch.cat(same).view(len(test.frames), -1).float().mean(1)
+    agree = torch.cat(same).float()
+    by_trajectory = torch.stack(
+        [agree[test.trajectories == i].mean() for i in test.trajectories.unique()]
+    )
     return [
         {
             **subject.label,
-            "agreement_percent": 100 * float(by_trajectory.mean()),
+            "agreement_percent": 100 * float(agree.mean()),
             "std_over_trajectories": 100 * float(by_trajectory.std()),
         }
     ]
@@ -183,7 +185,7 @@ def _short(value: Any) -> Any:
 def evaluate(subjects: list[Subject], dataset: TrajectoryDataset, probes: Path) -> dict[str, Rows]:
     """All tables, by name."""
     system = subjects[0].model.system
-    test = TestSet(dataset, torch.device("cpu"))
+    test = TestSet(dataset, system, torch.device("cpu"))
     reader = train_reader(dataset, system, probes)
     actions = get_collector(system.name).expert(dataset.states)
     controller = train_pixel_controller(dataset, system, actions, probes)

@@ -4,6 +4,8 @@
                     c ... c+30 forecast, under the recorded actions
 
 All windows end at the same frames, so that numbers for different T compare like with like.
+States beyond the real environment's termination are left out, and windows that contain one: the
+data go a little beyond on purpose, but no episode does.
 """
 
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 from piwm_gym.models.vision import to_float
-from piwm_gym.systems import Params
+from piwm_gym.systems import Params, System
 from piwm_gym.world_model import WorldModel
 from training.dataset import TrajectoryDataset
 from training.losses import foreground_error
@@ -24,54 +26,66 @@ CHUNK = 512
 
 
 class TestSet:
-    """Test trajectories as tensors on the model's device."""
+    """Test trajectories as tensors on the model's device.
+
+    Attributes:
+        frames: uint8 (K, H, W, 3) single frames of states that are not terminal.
+        states: (K, D) their states.
+        trajectories: (K,) the trajectory that each comes from.
+    """
 
     __test__ = False  # not a test case, whatever pytest thinks of the name
 
-    def __init__(self, dataset: TrajectoryDataset, device: torch.device) -> None:
-        index = dataset.split()["test"]
-        self.frames = torch.from_numpy(dataset.frames[index]).to(device)
-        self.actions = torch.from_numpy(dataset.actions[index]).to(device)
-        self.states = torch.from_numpy(dataset.states[index]).to(device)
-        self.ends = range(max(WINDOWS) - 1, self.actions.shape[1] - HORIZON + 1)
-        """Frames at which contexts end."""
+    def __init__(
+        self,
+        dataset: TrajectoryDataset,
+        system: System,
+        device: torch.device,
+        index: np.ndarray | None = None,
+    ) -> None:
+        """Take the trajectories of ``index``; by default those of the test split."""
+        index = dataset.split()["test"] if index is None else index
+        self._frames = torch.from_numpy(dataset.frames[index]).to(device)
+        self._actions = torch.from_numpy(dataset.actions[index]).to(device)
+        self._states = torch.from_numpy(dataset.states[index]).to(device)
+        alive = ~system.terminal(self._states)
+        self.frames, self.states = self._frames[alive], self._states[alive]
+        self.trajectories = alive.nonzero()[:, 0]
+        self._ends = range(max(WINDOWS) - 1, self._actions.shape[1] - HORIZON + 1)
+        first = 1 - max(WINDOWS)
+        self._valid = self._gather(alive, first, HORIZON + 1, check=False).all(1)
 
-    def contexts(self, tensor: Tensor, length: int) -> Tensor:
-        """(M, T, ...) pieces of (N, T+1, ...) tensors, one for each trajectory and end."""
-        return torch.cat([tensor[:, end - length + 1 : end + 1] for end in self.ends])
+    def _gather(self, tensor: Tensor, first: int, last: int, check: bool = True) -> Tensor:
+        """(M, last - first, ...) pieces around the context ends, one per window."""
+        pieces = torch.cat([tensor[:, end + first : end + last] for end in self._ends])
+        return pieces[self._valid] if check else pieces
 
-    def context_actions(self, length: int) -> Tensor:
-        """(M, T - 1, ...) actions inside the contexts."""
-        return torch.cat([self.actions[:, end - length + 1 : end] for end in self.ends])
+    def contexts(self, window: int) -> tuple[Tensor, Tensor]:
+        """(M, T, H, W, 3) frames of the contexts and (M, T - 1, ...) actions between them."""
+        first = 1 - window
+        return self._gather(self._frames, first, 1), self._gather(self._actions, first, 0)
 
     @property
     def future_actions(self) -> Tensor:
         """(M, H, ...) actions of the forecasts."""
-        return torch.cat([self.actions[:, end : end + HORIZON] for end in self.ends])
+        return self._gather(self._actions, 0, HORIZON)
 
     @property
     def futures(self) -> Tensor:
         """(M, H + 1, D) true states of the forecasts, the start included."""
-        return torch.cat([self.states[:, end : end + HORIZON + 1] for end in self.ends])
+        return self._gather(self._states, 0, HORIZON + 1)
 
 
-def rmse(error: Tensor, dims: tuple[int, ...] = (0,)) -> np.ndarray:
-    """Root mean squared error over the given dimensions."""
-    return error.double().square().mean(dims).sqrt().cpu().numpy()
-
-
-@torch.no_grad()
-def configurations(model: WorldModel, frames: Tensor) -> Tensor:
-    """Configurations of (N, T, H, W, 3) uint8 frames, chunk by chunk."""
-    parts = [model.encode_frames(part) for part in frames.flatten(0, 1).split(CHUNK)]
-    return torch.cat(parts).unflatten(0, frames.shape[:2])
+def rmse(error: Tensor) -> np.ndarray:
+    """Root mean squared error over the first dimension."""
+    return error.double().square().mean(0).sqrt().cpu().numpy()
 
 
 @torch.no_grad()
 def single_frame_rmse(model: WorldModel, test: TestSet) -> np.ndarray:
     """(P,) error of the visible dimensions read from single frames, SI units."""
-    truth = test.states[..., model.system.visible]
-    return rmse(configurations(model, test.frames) - truth, (0, 1))
+    read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
+    return rmse(read - test.states[:, model.system.visible])
 
 
 @torch.no_grad()
@@ -83,7 +97,7 @@ def estimate(
     params: Params | None = None,
 ) -> Tensor:
     """(M, D) states estimated at the ends of the contexts."""
-    frames, actions = test.contexts(test.frames, window), test.context_actions(window)
+    frames, actions = test.contexts(window)
     parts = zip(frames.split(64), actions.split(64), strict=True)
     return torch.cat([model.encode(f, a, init=init, params=params) for f, a in parts])
 
@@ -102,7 +116,7 @@ def forecast_errors(
 def decoding(model: WorldModel, test: TestSet) -> dict[str, Any]:
     """Faithfulness of frames drawn from true states: foreground error, state re-read from them."""
     visible = model.system.visible
-    states, frames = test.states.flatten(0, 1)[::2], test.frames.flatten(0, 1)[::2]
+    states, frames = test.states[::2], test.frames[::2]
     median = to_float(frames[::8]).median(dim=0).values
     errors, reread = [], []
     for state, frame in zip(states.split(CHUNK), frames.split(CHUNK), strict=True):
@@ -123,9 +137,8 @@ def _named(model: WorldModel, values: np.ndarray) -> dict[str, float]:
     return {name: float(f"{value:.4g}") for name, value in zip(names, values, strict=True)}
 
 
-def summary(model: WorldModel, dataset: TrajectoryDataset) -> dict[str, Any]:
+def summary(model: WorldModel, test: TestSet) -> dict[str, Any]:
     """The claims that a checkpoint carries, and that a test holds it to."""
-    test = TestSet(dataset, model.device)
     futures = test.futures
     forecasts = {}
     for window in WINDOWS:

@@ -20,7 +20,7 @@ from piwm_gym.systems import unknown
 from training import distributed
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
-from training.metrics import summary
+from training.metrics import TestSet, summary
 from training.pipeline import Log, Run, TrainingData, key, train_variant
 from training.supervision import Bias, Supervision
 
@@ -78,7 +78,7 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
             "training": settings,
             "data": data.description,
             "stages": results,
-            "measured": summary(model, dataset),
+            "measured": summary(model, TestSet(dataset, model.system, model.device)),
             "versions": {"torch": torch.__version__, "device": device.type},
         }
         save(model, path, metadata)

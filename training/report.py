@@ -1,0 +1,136 @@
+"""Table of targets for the README: ``python -m training.report cartpole``.
+
+Reads the CSV files of evaluation and benchmarks, computes nothing new, and writes
+``assets/results/<system>-targets.md``. A test holds the README to that file.
+"""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+VARIANT = "extrinsic-discrete"
+Table = list[dict[str, str]]
+
+
+class Results:
+    """The CSV files of one system."""
+
+    def __init__(self, folder: Path, system: str) -> None:
+        self._folder, self._system = folder, system
+
+    def rows(self, table: str, **wanted: object) -> Table:
+        """Rows of a table whose columns have the wanted values."""
+        with (self._folder / f"{self._system}-{table}.csv").open() as file:
+            return [
+                row
+                for row in csv.DictReader(file)
+                if all(_equal(row[key], value) for key, value in wanted.items())
+            ]
+
+    def number(self, table: str, column: str, **wanted: object) -> float:
+        """One number; the row must be unique."""
+        (row,) = self.rows(table, **wanted)
+        return float(row[column])
+
+
+def _equal(cell: str, value: object) -> bool:
+    return cell == value if isinstance(value, str) else float(cell) == value
+
+
+def _parameters(results: Results, noise: float) -> str:
+    worst = {}
+    for name in ("force_per_mass", "length", "pole_mass_fraction"):
+        rows = results.rows("parameters", variant=VARIANT, noise_level=noise, parameter=name)
+        worst[name] = max(abs(float(row["relative_error"])) for row in rows)
+    return (
+        f"{worst['force_per_mass']:.2%}, {worst['length']:.2%} "
+        f"(pole's share of the mass: {worst['pole_mass_fraction']:.0%})"
+    )
+
+
+def _forecast(results: Results, line: str) -> str:
+    chosen = {"variant": VARIANT, "noise_level": 0.05, "line": line, "step": 30.0}
+    x, theta = (results.number("forecast", name, **chosen) for name in ("x", "theta"))
+    return f"{x:.3f} m, {theta:.3f} rad"
+
+
+def _single(results: Results) -> str:
+    chosen = {"variant": VARIANT, "noise_level": 0.05, "init": "single"}
+    x, theta = (results.number("estimation", name, **chosen) for name in ("x", "theta"))
+    return f"{x:.4f} m, {theta:.4f} rad"
+
+
+def _reread(results: Results, reader: str) -> str:
+    chosen = {"variant": VARIANT, "noise_level": 0.05}
+    x, theta = (
+        results.number("decoding", f"{name}_by_the_{reader}", **chosen) for name in ("x", "theta")
+    )
+    return f"{x:.3f} m, {theta:.4f} rad"
+
+
+def _agreement(results: Results) -> str:
+    levels = (0.0, 0.05, 0.1)
+    return ", ".join(
+        f"{results.number('agreement', 'agreement_percent', variant=VARIANT, noise_level=n):.1f}"
+        for n in levels
+    )
+
+
+ROWS: tuple[tuple[str, str, Callable[[Results], str]], ...] = (
+    (
+        "force / total mass and length, worst of three starts at least 50 % off",
+        "1 %",
+        lambda r: _parameters(r, 0.05),
+    ),
+    ("the same, label noise 10 %", "2 %", lambda r: _parameters(r, 0.1)),
+    ("x and theta from one frame, RMSE", "0.015 m, 0.006 rad", _single),
+    (
+        "30 steps later, from 10 frames",
+        "0.08 m, 0.07 rad",
+        lambda r: _forecast(r, "10 frames"),
+    ),
+    (
+        "30 steps later, from 20 frames",
+        "0.04 m, 0.04 rad",
+        lambda r: _forecast(r, "20 frames"),
+    ),
+    ("30 steps later, from 2 frames", "", lambda r: _forecast(r, "2 frames")),
+    ("30 steps later, persistence", "", lambda r: _forecast(r, "persistence")),
+    (
+        "state re-read from decoded frames, by the model",
+        "0.03 m, 0.015 rad",
+        lambda r: _reread(r, "model"),
+    ),
+    (
+        "the same, by an independent network",
+        "0.03 m, 0.015 rad",
+        lambda r: _reread(r, "reader"),
+    ),
+    (
+        "pixel controller's agreement on reconstructions, label noise 0, 5, 10 %",
+        "99, 98.5, 98 %",
+        _agreement,
+    ),
+)
+
+
+def main(system: tyro.conf.Positional[str], out: Path = Path("assets/results")) -> None:
+    """Write the table.
+
+    Args:
+        system: Short name of the system, such as cartpole.
+        out: Folder with the CSV files; the table goes there too.
+    """
+    results = Results(out, system)
+    lines = ["| figure | target | measured |", "|---|---|---|"]
+    lines += [f"| {figure} | {target} | {measure(results)} |" for figure, target, measure in ROWS]
+    path = out / f"{system}-targets.md"
+    path.write_text("\n".join(lines) + "\n")
+    Console(stderr=True).print(str(path), markup=False)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from training import distributed
+
+LOG_EVERY = 50
 
 Batch = dict[str, Tensor]
 Terms = dict[str, Tensor]
@@ -120,10 +123,8 @@ def fit(
     if run.finished:
         stage.load_state_dict(run.best)
         return run.summary
-    device = next(iter(train.values())).device
     distributed.broadcast(stage)
-    model: nn.Module = distributed.wrap(stage)
-    amp = torch.autocast(device.type, torch.bfloat16, enabled=config.amp and device.type == "cuda")
+    model = distributed.wrap(stage)
     bar = Progress(
         TextColumn(f"{name:<28}"),
         BarColumn(),
@@ -134,30 +135,35 @@ def fit(
     with bar:
         task = bar.add_task(name, total=run.total, completed=run.step, status="")
         while not run.done:
-            skip = run.step - run.epoch * run.steps_per_epoch
-            limit = config.samples_per_epoch
-            for i, batch in enumerate(
-                batches(train, config.batch_size, run.epoch, config.seed, limit)
-            ):
-                if i < skip:
-                    continue
-                torch.manual_seed(config.seed + 7919 * run.step + distributed.rank())
-                with amp:
-                    loss, terms = model(batch)
-                run.descend(loss)
-                stage.upkeep(batch, run.step / run.total)
-                if run.step % 50 == 0:
+            for terms in _epoch(run, model, train):
+                bar.update(task, completed=run.step)
+                if run.step % LOG_EVERY == 0:
                     for tag, value in terms.items():
                         log(f"{name}/train/{tag}", float(value.detach()), run.step)
-                bar.update(task, completed=run.step)
-                run.save_if_due()
             losses = _validate(stage, validation, config)
-            for tag, value in losses.items():
-                log(f"{name}/validation/{tag}", value, run.step)
+            for tag, number in losses.items():
+                log(f"{name}/validation/{tag}", number, run.step)
             run.end_epoch(losses)
             bar.update(task, status=f"validation {losses['loss']:.4g}")
     stage.load_state_dict(run.best)
     return run.summary
+
+
+def _epoch(run: "_Run", model: nn.Module, train: Batch) -> Iterator[Terms]:
+    """The steps of the current epoch that are not done yet; yields their terms."""
+    config = run.config
+    device = next(iter(train.values())).device
+    amp = torch.autocast(device.type, torch.bfloat16, enabled=config.amp and device.type == "cuda")
+    done = run.step - run.epoch * run.steps_per_epoch
+    drawn = batches(train, config.batch_size, run.epoch, config.seed, config.samples_per_epoch)
+    for batch in islice(drawn, done, None):
+        torch.manual_seed(config.seed + 7919 * run.step + distributed.rank())
+        with amp:
+            loss, terms = model(batch)
+        run.descend(loss)
+        run.stage.upkeep(batch, run.step / run.total)
+        run.save_if_due()
+        yield terms
 
 
 @torch.no_grad()

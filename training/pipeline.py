@@ -9,8 +9,6 @@ where it was; finished work is not repeated.
 
 import hashlib
 import json
-import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,16 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from piwm_gym.models import Autoencoder, Dynamics, Extrinsic, Intrinsic
+from piwm_gym.models import Autoencoder, Extrinsic, Intrinsic
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import System, get_system
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 from training import distributed
 from training.config import TrainConfig
 from training.dataset import TrajectoryDataset
-from training.fit import Batch, FitConfig, Stage, fit
+from training.dynamics import train_dynamics
+from training.fit import Batch
+from training.run import Run
 from training.stages import (
-    DynamicsStage,
     IntrinsicStage,
     LatentSource,
     PhysicalDecoderStage,
@@ -40,8 +39,6 @@ from training.supervision import Supervision, weak_labels
 VALIDATION_STRIDE = 4
 """Every fourth frame of the validation trajectories is enough to select by."""
 SAMPLE_FRAMES = 512
-
-Log = Callable[[str, float, int], None]
 
 
 @dataclass(frozen=True)
@@ -122,21 +119,6 @@ class TrainingData:
         }
 
 
-@dataclass(frozen=True)
-class Run:
-    """Where a training run lives and how it reports."""
-
-    folder: Path
-    log: Log = lambda tag, value, step: None
-    quiet: bool = True
-
-    def fit(
-        self, stage: Stage, batches: tuple[Batch, Batch], config: FitConfig, name: str
-    ) -> dict[str, float]:
-        """Fit a stage on (training, validation) data."""
-        return fit(stage, *batches, config, self.folder, name, self.log, self.quiet)
-
-
 def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[WorldModel, dict]:
     """Train all stages of one variant.
 
@@ -156,7 +138,17 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         results = train_intrinsic(autoencoder, config, data, run)
     autoencoder.eval()
     configurations = encode_all(autoencoder, data.frames)
-    results["dynamics"] = train_dynamics(model.dynamics, configurations, config, data, run)
+    train, validation = (
+        {
+            "configurations": configurations[index],
+            "actions": data.actions[index],
+            "labels": data.proxy_mean[index],
+        }
+        for index in (data.train, data.validation)
+    )
+    results["dynamics"] = train_dynamics(
+        model.dynamics, data.system, train, validation, config.dynamics, config.starts, run
+    )
     labels = data.proxy_mean[data.train].flatten(0, 1)
     model.state_low.copy_(labels.amin(0))
     model.state_high.copy_(labels.amax(0))
@@ -234,56 +226,6 @@ def encode_all(autoencoder: Autoencoder, frames: Tensor) -> Tensor:
     """(N, T+1, P) configurations of all frames by the frozen encoder, SI units."""
     parts = [autoencoder.encode(to_float(part)) for part in frames.flatten(0, 1).split(512)]
     return torch.cat(parts).unflatten(0, frames.shape[:2])
-
-
-def starting_values(dynamics: Dynamics, system: System, start: int) -> tuple[float, ...]:
-    """Starting point of stage 3: every learned quantity at least 50 % off the real one.
-
-    Each is multiplied by a factor in [0.35, 0.5] or [1.5, 2.5], which a generator draws that
-    ``start`` seeds.
-    """
-    generator = np.random.default_rng(start)
-    reference = dynamics.parametrisation.from_params(system.reference)
-    low = generator.uniform(0.35, 0.5, len(reference))
-    high = generator.uniform(1.5, 2.5, len(reference))
-    factors = np.where(generator.random(len(reference)) < 0.5, low, high)
-    return tuple(float(f) * float(r) for f, r in zip(factors, reference, strict=True))
-
-
-def train_dynamics(
-    dynamics: Dynamics, configurations: Tensor, config: TrainConfig, data: TrainingData, run: Run
-) -> dict[str, Any]:
-    """Stage 3 from several starting points; the best on validation labels stays."""
-    train, validation = (
-        {
-            "configurations": configurations[index],
-            "actions": data.actions[index],
-            "labels": data.proxy_mean[index],
-        }
-        for index in (data.train, data.validation)
-    )
-    best, best_loss = dynamics.state_dict(), math.inf
-    starts = []
-    for start in range(config.starts):
-        stage = DynamicsStage(data.system, dynamics).to(configurations.device)
-        values = starting_values(dynamics, data.system, start)
-        dynamics.set_values(values)
-        name = f"dynamics-{start}"
-        result = run.fit(stage, (train, validation), config.dynamics, name)
-        learned = [float(value.detach()) for value in dynamics.values]
-        starts.append(
-            {
-                "start": dict(zip(dynamics.names, values, strict=True)),
-                "learned": dict(zip(dynamics.names, learned, strict=True)),
-                "loss": result["loss"],
-                "seconds": result["seconds"],
-            }
-        )
-        if result["loss"] < best_loss:
-            best_loss = result["loss"]
-            best = {name: tensor.clone() for name, tensor in dynamics.state_dict().items()}
-    dynamics.load_state_dict(best)
-    return {"loss": best_loss, "starts": starts}
 
 
 def key(*parts: object) -> str:

@@ -1,4 +1,4 @@
-"""The training stages of Algorithm 1 as losses for ``fit``.
+"""The autoencoder stages of Algorithm 1 as losses for ``fit``.
 
 vision     (extrinsic)  E_v, bottleneck, D_v on frames alone; shared by all noise levels
 physical   (extrinsic)  E_p, D_p on the frozen latents and the weak labels
@@ -12,11 +12,8 @@ from torch import Tensor
 
 from piwm_gym.models import Extrinsic, Intrinsic
 from piwm_gym.models.bottleneck import Bottleneck, Latent
-from piwm_gym.models.dynamics import Dynamics
-from piwm_gym.models.estimation import fit_start
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
-from piwm_gym.systems import System
 from training import distributed
 from training.codebook import RESEED_UNTIL, WARMUP, CodebookKeeper
 from training.config import LossWeights
@@ -27,7 +24,6 @@ from training.losses import (
     interpretability_kl,
     latent_reconstruction,
     reconstruction,
-    rollout_error,
 )
 
 
@@ -246,53 +242,3 @@ class IntrinsicStage(_BottleneckStage):
         )
         terms["foreground"] = foreground_error(decoded.detach().float(), frames, self.median)
         return loss, terms
-
-
-HORIZONS = (5, 10, 20, 30)
-CONTEXT = 10
-
-
-class DynamicsStage(Stage):
-    """Stage 3: free rollouts against the labels; only the physical parameters are trained.
-
-    A batch holds whole trajectories, from which a window of context and horizon is cut. The
-    rollout starts from the state whose trajectory fits the window's configurations best: an
-    encoder error at one frame is not allowed to pose as a physical effect. The horizon grows
-    with training (5, 10, 20, 30 steps), for a long rollout with wrong parameters tells nothing.
-    """
-
-    half_range: Tensor
-    horizon: Tensor
-
-    def __init__(self, system: System, dynamics: Dynamics) -> None:
-        super().__init__()
-        self.dynamics = dynamics
-        self._system = system
-        self.register_buffer("half_range", system.ranges / 2, persistent=False)
-        self.register_buffer("horizon", torch.tensor(HORIZONS[0]))
-
-    def _loss(self, batch: Batch, first: int, length: int) -> Tensor:
-        window = slice(first, first + length)
-        params = self.dynamics.params
-        configurations = batch["configurations"][:, window]
-        actions = batch["actions"][:, first : first + length - 1]
-        start = fit_start(self._system, configurations, actions, params)
-        states = self._system.rollout(start, actions, params)
-        labels = batch["labels"][:, first + 1 : first + length]
-        return rollout_error(states, labels, self.half_range)
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
-        """L_dyn over a window at a random place; the terms are the learned quantities."""
-        length = CONTEXT + int(self.horizon)
-        first = int(torch.randint(batch["labels"].shape[1] - length + 1, ()))
-        loss = self._loss(batch, first, length)
-        return loss, dict(zip(self.dynamics.names, self.dynamics.values, strict=True))
-
-    def validation(self, batch: Batch) -> tuple[Tensor, Terms]:
-        """L_dyn over the full horizon, whatever the curriculum is at."""
-        loss = self._loss(batch, 0, CONTEXT + HORIZONS[-1])
-        return loss, dict(zip(self.dynamics.names, self.dynamics.values, strict=True))
-
-    def upkeep(self, batch: Batch, progress: float) -> None:
-        """Advance the horizon curriculum."""
-        self.horizon.fill_(HORIZONS[min(int(10 * progress), len(HORIZONS) - 1)])

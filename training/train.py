@@ -21,7 +21,8 @@ from training import distributed
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
-from training.pipeline import Log, Run, TrainingData, key, train_variant
+from training.pipeline import TrainingData, key, train_variant
+from training.run import Log, Run
 from training.supervision import Bias, Supervision
 
 

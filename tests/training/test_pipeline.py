@@ -20,7 +20,9 @@ from training.codebook import CodebookKeeper, kmeans
 from training.collect import collect, preset_settings
 from training.config import LossWeights, preset
 from training.dataset import TrajectoryDataset, load_dataset
-from training.pipeline import Run, TrainingData, starting_values, train_dynamics
+from training.dynamics import starting_values, train_dynamics
+from training.pipeline import TrainingData
+from training.run import Run
 from training.stages import (
     IntrinsicStage,
     LatentSource,
@@ -139,12 +141,16 @@ def test_dynamics_are_recovered_from_exact_configurations(
     """Sixteen trajectories without noise suffice for force and length."""
     data = prepare(dataset, noise_level=0.0)
     dynamics = Dynamics(SYSTEM)
-    configurations = torch.from_numpy(dataset.states[..., SYSTEM.visible])
-    config = preset("laptop", "extrinsic-discrete")
-    config = dataclasses.replace(
-        config, starts=1, dynamics=dataclasses.replace(config.dynamics, epochs=80)
+    train, validation = (
+        {
+            "configurations": data.proxy_mean[index][..., SYSTEM.visible],
+            "actions": data.actions[index],
+            "labels": data.proxy_mean[index],
+        }
+        for index in (data.train, data.validation)
     )
-    results = train_dynamics(dynamics, configurations, config, data, Run(tmp_path))
+    config = dataclasses.replace(preset("laptop", "extrinsic-discrete").dynamics, epochs=80)
+    results = train_dynamics(dynamics, SYSTEM, train, validation, config, 1, Run(tmp_path))
     learned = results["starts"][0]["learned"]
     assert learned["force_per_mass"] == pytest.approx(10 / 1.1, rel=0.02)
     assert learned["length"] == pytest.approx(0.5, rel=0.02)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 STACK = 4
 BAND = 4
 BLUE = 2
-DIFFERENCE_GAIN = 4.0
+DIFFERENCE_GAIN = 12.0
 """Frames 20 ms apart differ little; this brings their differences to the frames' own scale."""
 
 

@@ -62,9 +62,11 @@ RECIPES = {
         num_envs=64,
         rollout=64,
         batch_size=512,
-        epochs=6,
+        epochs=10,
         learning_rate=1e-3,
         net_arch=(64,),
+        eval_every=10,
+        eval_episodes=50,
     ),
 }
 

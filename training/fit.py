@@ -118,6 +118,9 @@ def fit(
 
     Returns:
         Best validation terms, epochs and seconds. A finished fit is not repeated.
+
+    Raises:
+        FloatingPointError: The training diverged.
     """
     run = _Run(stage, config, folder / f"{name}.pt", len(next(iter(train.values()))))
     if run.finished:
@@ -145,6 +148,11 @@ def fit(
                 log(f"{name}/validation/{tag}", number, run.step)
             run.end_epoch(losses)
             bar.update(task, status=f"validation {losses['loss']:.4g}")
+    if not run.best:
+        raise FloatingPointError(
+            f"{name}: no validation loss was finite, the last one is {losses['loss']}; try a lower "
+            f"learning_rate than {config.learning_rate:g}"
+        )
     stage.load_state_dict(run.best)
     return run.summary
 

@@ -136,6 +136,15 @@ def test_weights_are_not_selected_while_something_warms_up(tmp_path: Path) -> No
     assert result["loss"] == 32
 
 
+def test_divergence_is_an_error_that_names_the_learning_rate(tmp_path: Path) -> None:
+    class Diverging(Line):
+        def validation(self, batch: Batch) -> tuple[Tensor, Terms]:
+            return torch.tensor(float("nan")), {}
+
+    with pytest.raises(FloatingPointError, match=r"line: .* nan; .*learning_rate than 0\.05"):
+        fit(Diverging(), line_data(), line_data(16), CONFIG, tmp_path, "line")
+
+
 KILLED = """
 import sys, time, torch
 from pathlib import Path

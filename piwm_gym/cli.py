@@ -169,7 +169,7 @@ def param_table(model: "WorldModel") -> Table:
     for column in ("parameter", "unit", "model", "real", "relative error"):
         table.add_column(column, justify="left" if column in ("parameter", "unit") else "right")
     for row in model.param_table():
-        error = f"{100 * row.relative_error:.2f} %"
+        error = f"{100 * row.relative_error:.2f} %" if row.learned else "given"
         table.add_row(row.name, row.unit, f"{row.value:.4f}", f"{row.reference:.4f}", error)
     if caveat := model.dynamics.parametrisation.caveat:
         table.caption = caveat

@@ -1,5 +1,6 @@
 """The real twin of each environment: same spaces, same frame preprocessing, same infos."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,6 +77,9 @@ class RealEnv(gym.Env[Any, Any]):
         self.observation_space = observation_space(self.system, obs_type)
         self.action_space = self.system.action_space
         self.metadata = {**self.metadata, "render_fps": round(1 / self.system.dt)}
+        if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+            # Frames are drawn off screen; without this SDL complains that there is none.
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         self.native = gym.make(
             self.system.real_id,
             render_mode="rgb_array",

@@ -32,13 +32,23 @@ class WorldModelConfig:
 
 @dataclass(frozen=True)
 class ParamRow:
-    """One row of :meth:`WorldModel.param_table`."""
+    """One row of :meth:`WorldModel.param_table`.
+
+    Attributes:
+        name: Learned quantity or physical parameter.
+        unit: SI unit.
+        value: The model's.
+        reference: The real environment's.
+        relative_error: Of the value, a fraction.
+        learned: False for what the model was given: it agrees by construction.
+    """
 
     name: str
     unit: str
     value: float
     reference: float
     relative_error: float
+    learned: bool
 
 
 class WorldModel(nn.Module):
@@ -83,20 +93,20 @@ class WorldModel(nn.Module):
 
     def param_table(self) -> list[ParamRow]:
         """Learned quantities, then physical parameters, beside the real environment's values."""
-        reference = self.system.reference
+        reference, params = self.system.reference, self.params
         parametrisation = self.dynamics.parametrisation
-        names = [(item.name, item.unit) for item in parametrisation.learnables]
-        learned = [float(v) for v in parametrisation.from_params(self.params)]
-        truth = [float(v) for v in parametrisation.from_params(reference)]
-        for f in fields(reference):
-            if f.name not in self.dynamics.names:
-                names.append((f.name, f.metadata["unit"]))
-                learned.append(float(getattr(self.params, f.name)))
-                truth.append(float(getattr(reference, f.name)))
-        return [
-            ParamRow(name, unit, value, ref, abs(value - ref) / ref)
-            for (name, unit), value, ref in zip(names, learned, truth, strict=True)
+        learned = parametrisation.from_params(params)
+        truth = parametrisation.from_params(reference)
+        rows = [
+            _row(item.name, item.unit, value, true)
+            for item, value, true in zip(parametrisation.learnables, learned, truth, strict=True)
         ]
+        rows += [
+            _row(f.name, f.metadata["unit"], getattr(params, f.name), getattr(reference, f.name))
+            for f in fields(reference)
+            if f.name not in self.dynamics.names
+        ]
+        return rows
 
     def _float_frames(self, frames: Tensor) -> Tensor:
         """Accept uint8 (..., H, W, 3) or float (..., 3, H, W) frames."""
@@ -183,3 +193,10 @@ class WorldModel(nn.Module):
     def in_distribution(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
         """Whether a state lies within the range of the training labels."""
         return ((state >= self.state_low) & (state <= self.state_high)).all(-1)
+
+
+def _row(name: str, unit: str, value: float | Tensor, reference: float) -> ParamRow:
+    """Row of the parameter table; what depends on a learned quantity is a tensor."""
+    number = float(value)
+    error = abs(number - reference) / reference
+    return ParamRow(name, unit, number, reference, error, isinstance(value, Tensor))

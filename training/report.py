@@ -12,6 +12,7 @@ import tyro
 from rich.console import Console
 
 VARIANT = "extrinsic-discrete"
+MISSING = "not measured yet"
 Table = list[dict[str, str]]
 
 
@@ -30,6 +31,11 @@ class Results:
                 if all(_equal(row[key], value) for key, value in wanted.items())
             ]
 
+    def has(self, table: str, **wanted: object) -> bool:
+        """Whether there is such a row."""
+        path = self._folder / f"{self._system}-{table}.csv"
+        return path.exists() and bool(self.rows(table, **wanted))
+
     def number(self, table: str, column: str, **wanted: object) -> float:
         """One number; the row must be unique."""
         (row,) = self.rows(table, **wanted)
@@ -41,6 +47,8 @@ def _equal(cell: str, value: object) -> bool:
 
 
 def _parameters(results: Results, noise: float) -> str:
+    if not results.has("parameters", variant=VARIANT, noise_level=noise):
+        return MISSING
     worst = {}
     for name in ("force_per_mass", "length", "pole_mass_fraction"):
         rows = results.rows("parameters", variant=VARIANT, noise_level=noise, parameter=name)
@@ -72,11 +80,24 @@ def _reread(results: Results, reader: str) -> str:
 
 
 def _agreement(results: Results) -> str:
-    levels = (0.0, 0.05, 0.1)
-    return ", ".join(
-        f"{results.number('agreement', 'agreement_percent', variant=VARIANT, noise_level=n):.1f}"
-        for n in levels
-    )
+    cells = []
+    for noise in (0.0, 0.05, 0.1):
+        chosen = {"variant": VARIANT, "noise_level": noise}
+        if results.has("agreement", **chosen):
+            cells.append(f"{results.number('agreement', 'agreement_percent', **chosen):.1f} %")
+        else:
+            cells.append(MISSING)
+    return ", ".join(cells)
+
+
+def _control(results: Results, training: str, deployment: str) -> str:
+    chosen = {"training_observations": training, "deployment_observations": deployment}
+    if not results.has("control", variant=VARIANT, **chosen):
+        return MISSING
+    rows = results.rows("control", variant=VARIANT, **chosen)
+    real = ", ".join(f"{float(row['real_return_mean']):.1f}" for row in rows)
+    imagined = ", ".join(f"{float(row['imagined_return_mean']):.0f}" for row in rows)
+    return f"{real} (seeds; imagined return {imagined})"
 
 
 ROWS: tuple[tuple[str, str, Callable[[Results], str]], ...] = (
@@ -113,6 +134,21 @@ ROWS: tuple[tuple[str, str, Callable[[Results], str]], ...] = (
         "pixel controller's agreement on reconstructions, label noise 0, 5, 10 %",
         "99, 98.5, 98 %",
         _agreement,
+    ),
+    (
+        "PPO trained in the model on states, real return from true states",
+        "500",
+        lambda r: _control(r, "imagined state", "true state"),
+    ),
+    (
+        "the same policies on states estimated from real frames",
+        "495",
+        lambda r: _control(r, "imagined state", "state from real frames"),
+    ),
+    (
+        "PPO trained on decoded frames only, real return from real frames",
+        "475",
+        lambda r: _control(r, "decoded frames", "real frames"),
     ),
 )
 

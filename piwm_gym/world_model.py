@@ -195,8 +195,8 @@ class WorldModel(nn.Module):
         return ((state >= self.state_low) & (state <= self.state_high)).all(-1)
 
 
-def _row(name: str, unit: str, value: float | Tensor, reference: float) -> ParamRow:
+def _row(name: str, unit: str, value: float | Tensor, reference: float | Tensor) -> ParamRow:
     """Row of the parameter table; what depends on a learned quantity is a tensor."""
-    number = float(value)
-    error = abs(number - reference) / reference
-    return ParamRow(name, unit, number, reference, error, isinstance(value, Tensor))
+    number, true = float(value), float(reference)
+    error = abs(number - true) / true
+    return ParamRow(name, unit, number, true, error, isinstance(value, Tensor))

@@ -57,6 +57,7 @@ def machine() -> dict[str, str]:
     return {
         "processor": _processor(),
         "cores": str(os.cpu_count()),
+        "load_average": f"{os.getloadavg()[0]:.1f}",
         "torch_threads": str(torch.get_num_threads()),
         "torch": torch.__version__,
         "gymnasium": gymnasium.__version__,

@@ -3,8 +3,8 @@
     python -m benchmarks.throughput
 
 Random actions; episodes start anew as they end. Rates are per second of wall clock and of
-processor time; what else the machine does changes the first more than the second. Writes
-``assets/results/cartpole-throughput.csv``.
+processor time; what else the machine does, which ``load_average`` counts, changes the first more
+than the second. Writes ``assets/results/cartpole-throughput.csv``.
 """
 
 import sys

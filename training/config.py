@@ -3,8 +3,8 @@
 Every field can be overridden on the command line, for example ``--vision.epochs 10``.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from piwm_gym.models import AutoencoderConfig
 from piwm_gym.models.physical import TransformerConfig
@@ -57,6 +57,13 @@ class TrainConfig:
     dynamics: FitConfig = field(default_factory=FitConfig)
     parametrisation: str = "identifiable"
     starts: int = 3
+
+
+def effective(config: TrainConfig) -> dict[str, Any]:
+    """Settings as JSON-able data, without those of stages that the variant does not have."""
+    extrinsic = config.autoencoder.variant.startswith("extrinsic")
+    unused = {"intrinsic"} if extrinsic else {"vision", "encoder", "decoder"}
+    return {name: value for name, value in asdict(config).items() if name not in unused}
 
 
 _PAPER_VISION = VisionConfig(

@@ -7,7 +7,7 @@ overridden field by field: ``--vision.epochs 10 --weights.pixel 0``.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from piwm_gym.checkpoint import resolve_device, save
 from piwm_gym.models import VARIANTS
 from piwm_gym.systems import unknown
 from training import distributed
-from training.config import TrainConfig, preset
+from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
 from training.pipeline import TrainingData, key, train_variant
@@ -68,7 +68,7 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
     supervision = Supervision(arguments.noise_level, arguments.bias, seed=arguments.label_seed)
     data = TrainingData.prepare(dataset, supervision, device)
     variant = config.autoencoder.variant
-    settings = {"preset": arguments.preset, **asdict(config)}
+    settings = {"preset": arguments.preset, **effective(config)}
     name = f"{variant}-noise{arguments.noise_level:g}-{key(settings, data.description)}"
     folder = arguments.runs / arguments.system / name
     run = Run(folder, _tensorboard(folder), arguments.quiet)

@@ -18,9 +18,10 @@ from piwm_gym.models.vision import to_float
 from piwm_gym.systems import CartPole
 from training.codebook import CodebookKeeper, kmeans
 from training.collect import collect, preset_settings
-from training.config import LossWeights, preset
+from training.config import LossWeights, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
+from training.fit import FitConfig
 from training.pipeline import TrainingData
 from training.run import Run
 from training.stages import (
@@ -172,6 +173,18 @@ def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path:
         assert math.isfinite(model.metadata["measured"]["single_frame_rmse"]["x"])
     vision = list((tmp_path / "runs" / "cartpole").glob("vision-*"))
     assert len(vision) == 2
+
+
+def test_settings_of_stages_that_a_variant_does_not_have_are_not_its_settings() -> None:
+    def changed(variant: str, stage: str) -> bool:
+        config = preset("debug", variant)
+        other = dataclasses.replace(config, **{stage: FitConfig(epochs=99)})
+        return effective(config) != effective(other)
+
+    assert changed("extrinsic-discrete", "encoder")
+    assert not changed("extrinsic-discrete", "intrinsic")
+    assert changed("intrinsic-discrete", "intrinsic")
+    assert not changed("intrinsic-discrete", "encoder")
 
 
 def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) -> None:

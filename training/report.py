@@ -1,7 +1,7 @@
-"""Table of targets for the README: ``python -m training.report cartpole``.
+"""The README's tables of results: ``python -m training.report cartpole``.
 
 Reads the CSV files of evaluation and benchmarks, computes nothing new, and writes
-``assets/results/<system>-targets.md``. A test holds the README to that file.
+``assets/results/<system>-targets.md`` and ``-variants.md``. A test holds the README to them.
 """
 
 import csv
@@ -59,20 +59,20 @@ def _parameters(results: Results, noise: float) -> str:
     )
 
 
-def _forecast(results: Results, line: str) -> str:
-    chosen = {"variant": VARIANT, "noise_level": 0.05, "line": line, "step": 30.0}
+def _forecast(results: Results, line: str, variant: str = VARIANT) -> str:
+    chosen = {"variant": variant, "noise_level": 0.05, "line": line, "step": 30.0}
     x, theta = (results.number("forecast", name, **chosen) for name in ("x", "theta"))
     return f"{x:.3f} m, {theta:.3f} rad"
 
 
-def _single(results: Results) -> str:
-    chosen = {"variant": VARIANT, "noise_level": 0.05, "init": "single"}
+def _single(results: Results, variant: str = VARIANT) -> str:
+    chosen = {"variant": variant, "noise_level": 0.05, "init": "single"}
     x, theta = (results.number("estimation", name, **chosen) for name in ("x", "theta"))
     return f"{x:.4f} m, {theta:.4f} rad"
 
 
-def _reread(results: Results, reader: str) -> str:
-    chosen = {"variant": VARIANT, "noise_level": 0.05}
+def _reread(results: Results, reader: str, variant: str = VARIANT) -> str:
+    chosen = {"variant": variant, "noise_level": 0.05}
     x, theta = (
         results.number("decoding", f"{name}_by_the_{reader}", **chosen) for name in ("x", "theta")
     )
@@ -153,19 +153,51 @@ ROWS: tuple[tuple[str, str, Callable[[Results], str]], ...] = (
 )
 
 
+VARIANT_COLUMNS: tuple[tuple[str, Callable[[Results, str], str]], ...] = (
+    ("from one frame", lambda r, v: _single(r, v)),
+    ("30 steps later, from 10 frames", lambda r, v: _forecast(r, "10 frames", v)),
+    ("from 20 frames", lambda r, v: _forecast(r, "20 frames", v)),
+    ("re-read from decoded frames, independently", lambda r, v: _reread(r, "reader", v)),
+    (
+        "agreement",
+        lambda r, v: (
+            f"{r.number('agreement', 'agreement_percent', variant=v, noise_level=0.05):.1f} %"
+        ),
+    ),
+)
+
+
+def targets_table(results: Results) -> list[str]:
+    """Lines of the table of targets, default variant."""
+    rows = [f"| {figure} | {target} | {measure(results)} |" for figure, target, measure in ROWS]
+    return ["| figure | target | measured |", "|---|---|---|", *rows]
+
+
+def variants_table(results: Results) -> list[str]:
+    """Lines of the table that compares the variants at label noise 5 %."""
+    variants = sorted({row["variant"] for row in results.rows("decoding", noise_level=0.05)})
+    names = " | ".join(name for name, _ in VARIANT_COLUMNS)
+    rows = [
+        f"| `{variant}` | "
+        + " | ".join(cell(results, variant) for _, cell in VARIANT_COLUMNS)
+        + " |"
+        for variant in variants
+    ]
+    return [f"| variant | {names} |", "|---" * (1 + len(VARIANT_COLUMNS)) + "|", *rows]
+
+
 def main(system: tyro.conf.Positional[str], out: Path = Path("assets/results")) -> None:
-    """Write the table.
+    """Write the tables.
 
     Args:
         system: Short name of the system, such as cartpole.
-        out: Folder with the CSV files; the table goes there too.
+        out: Folder with the CSV files; the tables go there too.
     """
     results = Results(out, system)
-    lines = ["| figure | target | measured |", "|---|---|---|"]
-    lines += [f"| {figure} | {target} | {measure(results)} |" for figure, target, measure in ROWS]
-    path = out / f"{system}-targets.md"
-    path.write_text("\n".join(lines) + "\n")
-    Console(stderr=True).print(str(path), markup=False)
+    for name, table in (("targets", targets_table), ("variants", variants_table)):
+        path = out / f"{system}-{name}.md"
+        path.write_text("\n".join(table(results)) + "\n")
+        Console(stderr=True).print(str(path), markup=False)
 
 
 if __name__ == "__main__":

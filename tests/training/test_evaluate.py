@@ -10,7 +10,7 @@ import torch
 from piwm_gym.checkpoint import save
 from piwm_gym.systems import CartPole
 from piwm_gym.world_model import WorldModel
-from training import evaluate, probe
+from training import evaluate, probe, report
 from training.collect import Settings, collect
 from training.dataset import TrajectoryDataset, load_dataset
 from training.fit import FitConfig
@@ -82,6 +82,9 @@ def test_evaluation_end_to_end(
     perfect = "true parameters from the true state"
     assert results.number("forecast", "x", line=perfect, step=30) < 1e-4
     assert 0 <= results.number("agreement", "agreement_percent") <= 100
+    report.main("cartpole", tmp_path)
+    assert "not measured yet" in (tmp_path / "cartpole-targets.md").read_text()
+    assert "`extrinsic-discrete`" in (tmp_path / "cartpole-variants.md").read_text()
     for name in ("forecast", "parameters"):
         assert (tmp_path / f"cartpole-{name}.png").stat().st_size > 1000
 

@@ -75,7 +75,7 @@ _PAPER_TRANSFORMER = TransformerConfig(
 
 
 def _cpu(variant: str) -> TrainConfig:
-    """Two CPU cores, about an hour for all four variants."""
+    """A CPU; a variant takes from half an hour to an hour on one slow core."""
     fit = FitConfig(batch_size=128, samples_per_epoch=20_000, warmup_epochs=1, patience=100)
     return TrainConfig(
         AutoencoderConfig(variant=variant),
@@ -95,7 +95,7 @@ def _dynamics() -> FitConfig:
 
 
 def _gpu(variant: str) -> TrainConfig:
-    """One GPU and 16 cores: ten minutes for all four variants."""
+    """One GPU and 16 cores; meant for ten minutes for all four variants, not timed yet."""
     fit = FitConfig(batch_size=256, warmup_epochs=1, patience=20)
     return TrainConfig(
         AutoencoderConfig(variant=variant),

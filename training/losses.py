@@ -26,7 +26,7 @@ def reconstruction(
 ) -> Float[Tensor, ""]:
     """L_recon: squared error summed over pixels, foreground pixels weighted 11 to 1.
 
-    Unweighted, an empty scene is a good optimum: cart and pole fill 5 % of the frame.
+    Unweighted, an empty scene is a good optimum: cart and pole fill 4 % of the frame.
     """
     weight = 1 + FOREGROUND_WEIGHT * foreground(frames, median)
     return (weight * (decoded.float() - frames) ** 2).sum((1, 2, 3)).mean()

@@ -1,9 +1,10 @@
 """Physics: one file per system, pure functions on batched tensors in SI units."""
 
 from piwm_gym.systems.cartpole import CartPole, CartPoleParams
+from piwm_gym.systems.lunar_lander import LunarLander, LunarLanderParams
 from piwm_gym.systems.system import FrameSpec, Params, System, Variable, unknown
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (CartPole(),)}
+SYSTEMS: dict[str, System] = {system.name: system for system in (CartPole(), LunarLander())}
 
 
 def get_system(name: str) -> System:
@@ -22,6 +23,8 @@ __all__ = [
     "CartPole",
     "CartPoleParams",
     "FrameSpec",
+    "LunarLander",
+    "LunarLanderParams",
     "Params",
     "System",
     "Variable",

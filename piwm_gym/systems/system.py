@@ -30,6 +30,8 @@ class Variable:
         low: Lower end of the documented range; the range scales labels and losses.
         high: Upper end of the documented range.
         visible: Whether one frame determines it (positions and angles, not velocities).
+        derived: Whether only the transition sets it (contact flags, timers): nothing estimates
+            it from frames, and no loss compares it with a label.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Variable:
     low: float
     high: float
     visible: bool
+    derived: bool = False
 
     @property
     def range(self) -> float:
@@ -71,11 +74,14 @@ class Learnable:
         name: Name used in tables and checkpoints.
         unit: SI unit.
         link: ``"log"`` for a positive quantity, ``"logit"`` for a fraction in (0, 1).
+        shown_by: What of the data shows it: ``"motion"`` free motion, ``"contact"`` motion on the
+            ground, ``"spread"`` the scatter about the mean motion.
     """
 
     name: str
     unit: str
     link: str = "log"
+    shown_by: str = "motion"
 
 
 @dataclass(frozen=True)
@@ -95,26 +101,37 @@ class Parametrisation:
     caveat: str = ""
 
 
-def parameter(default: float, unit: str, description: str) -> Any:
-    """Declare a physical parameter as a dataclass field with its unit and meaning."""
-    return field(default=default, metadata={"unit": unit, "description": description})
+def parameter(default: float, unit: str, description: str, *, may_vanish: bool = False) -> Any:
+    """Declare a physical parameter as a dataclass field with its unit and meaning.
+
+    Args:
+        default: The real environment's value.
+        unit: SI unit.
+        description: What it is.
+        may_vanish: Whether zero is allowed: it switches an effect off.
+    """
+    metadata = {"unit": unit, "description": description, "may_vanish": may_vanish}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class Params:
     """Physical parameters; subclasses declare the fields with :func:`parameter`.
 
-    Every field is positive and finite, a float or a tensor with one value per batch element.
+    Every field is positive (or zero, where it may vanish) and finite, a float or a tensor with
+    one value per batch element.
     """
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
             number = torch.as_tensor(value)
-            if number.is_complex() or not bool((torch.isfinite(number) & (number > 0)).all()):
+            vanish = f.metadata["may_vanish"]
+            valid = torch.isfinite(number) & (number >= 0 if vanish else number > 0)
+            if number.is_complex() or not bool(valid.all()):
                 raise ValueError(
-                    f"parameter {f.name!r} [{f.metadata['unit']}] is {value}; "
-                    "expected positive, finite numbers"
+                    f"parameter {f.name!r} [{f.metadata['unit']}] is {value}; expected "
+                    f"{'non-negative' if vanish else 'positive'}, finite numbers"
                 )
 
     @classmethod
@@ -158,10 +175,12 @@ class System(ABC):
         parametrisations: Choices of what to learn; the first is the default.
         num_initial_uniforms: How many uniform numbers ``initial`` needs per element.
         num_step_uniforms: How many uniform numbers the process noise of one step needs per
-            element; when positive, ``transition`` takes them as the keyword ``noise``.
-        num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element; when
-            positive, ``initial``, ``transition`` and ``terminal`` take the scene as the keyword
-            ``scene``.
+            element; when positive, ``transition`` takes them as the keyword ``noise``, and None
+            there is the mean motion.
+        scene_variables: Static visible variables of an episode, such as the terrain's heights;
+            where there are any, ``initial``, ``transition`` and ``terminal`` take the scene as
+            the keyword ``scene``.
+        num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element.
         keyboard: Arrow keys to actions, for playing by hand.
     """
 
@@ -173,6 +192,7 @@ class System(ABC):
     parametrisations: ClassVar[dict[str, Parametrisation]]
     num_initial_uniforms: ClassVar[int]
     num_step_uniforms: ClassVar[int] = 0
+    scene_variables: ClassVar[tuple[Variable, ...]] = ()
     num_scene_uniforms: ClassVar[int] = 0
     keyboard: ClassVar[dict[str, Any]] = {}
 
@@ -200,6 +220,21 @@ class System(ABC):
     def visible(self) -> list[int]:
         """Indices of the dimensions that one frame determines: the configuration."""
         return [i for i, v in enumerate(self.variables) if v.visible]
+
+    @property
+    def estimated(self) -> list[int]:
+        """Indices of the dimensions that are estimated from frames and compared with labels."""
+        return [i for i, v in enumerate(self.variables) if not v.derived]
+
+    @property
+    def configuration(self) -> tuple[Variable, ...]:
+        """What one frame determines: the visible dimensions of the state, then the scene."""
+        return (*(v for v in self.variables if v.visible), *self.scene_variables)
+
+    @property
+    def nominal_scene(self) -> Float[Tensor, " S"]:
+        """Scene of forecasts that name none: the middle of each scene variable's range."""
+        return torch.tensor([(v.high + v.low) / 2 for v in self.scene_variables])
 
     @property
     def ranges(self) -> Float[Tensor, " D"]:
@@ -258,7 +293,12 @@ class System(ABC):
         """
 
     def rollout(
-        self, state: Float[Tensor, "*S D"], actions: Shaped[Tensor, "B T *A"], params: Any
+        self,
+        state: Float[Tensor, "*S D"],
+        actions: Shaped[Tensor, "B T *A"],
+        params: Any,
+        noise: Float[Tensor, "B T U"] | None = None,
+        scene: Float[Tensor, "B S"] | None = None,
     ) -> Float[Tensor, "*S T D"]:
         """States after each of T actions, the start not included; differentiable.
 
@@ -266,9 +306,13 @@ class System(ABC):
             state: (B, D), or with further leading dimensions that share the actions.
             actions: T actions for each batch element.
             params: Numbers, or tensors that broadcast against the batch.
+            noise: Uniform numbers of the process noise; without them the mean motion.
+            scene: Static visible variables, for systems that have them.
         """
+        constant = {} if scene is None else {"scene": scene}
         states = []
         for t in range(actions.shape[1]):
-            state = self.transition(state, actions[:, t], params)
+            drawn = {} if noise is None else {"noise": noise[:, t]}
+            state = self.transition(state, actions[:, t], params, **drawn, **constant)
             states.append(state)
         return torch.stack(states, dim=-2)

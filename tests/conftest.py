@@ -30,9 +30,9 @@ def tiny_model(variant: str = "extrinsic-discrete", system: str = "cartpole") ->
     """Untrained networks, the real environment's parameters, the documented range as data."""
     autoencoder = AutoencoderConfig(
         variant=variant,
-        vision=VisionConfig(channels=(8,), token_dim=8),
+        vision=VisionConfig(channels=(8,), token_dim=16),
         transformer=TransformerConfig(width=16, heads=2, feedforward=16, layers=1, frequencies=2),
-        latent_dim=8,
+        latent_dim=16,
         num_codes=16,
     )
     with torch.random.fork_rng():

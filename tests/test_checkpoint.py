@@ -172,8 +172,8 @@ REFUSALS = {
         r"config.autoencoder: unknown key 'variannt'.*did you mean 'variant'",
     ),
     "missing key": (
-        lambda t, h: h["config"]["autoencoder"]["vision"].pop("size"),
-        r"config.autoencoder.vision: key 'size' is missing",
+        lambda t, h: h["config"]["autoencoder"]["vision"].pop("blocks"),
+        r"config.autoencoder.vision: key 'blocks' is missing",
     ),
     "unknown variant": (
         lambda t, h: h["config"]["autoencoder"].update(variant="extrinsic-discret"),
@@ -218,8 +218,8 @@ def test_config_tree_types() -> None:
     data = json.loads(json.dumps(to_json(config)))
     assert from_json(VisionConfig, data) == config
     for key, value, message in [
-        ("size", 64.0, r"config.size is 64.0; expected int"),
-        ("size", True, r"expected int"),
+        ("blocks", 1.0, r"config.blocks is 1.0; expected int"),
+        ("blocks", True, r"expected int"),
         ("channels", 8, r"config.channels is 8; expected a list"),
         ("channels", [8, "x"], r"config.channels\[1\] is 'x'; expected int"),
     ]:

@@ -7,14 +7,16 @@ from piwm_gym.models import VARIANTS, AutoencoderConfig, Dynamics, Intrinsic, bu
 from piwm_gym.models.autoencoder import num_parameters
 from piwm_gym.models.bottleneck import split
 from piwm_gym.models.gaussian import Gaussian, kl_to_standard_normal
+from piwm_gym.models.physical import ConfigurationEmbedding
 from piwm_gym.models.quantizer import VectorQuantizer, physical_grid
 from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
-from piwm_gym.models.vision import to_float, to_uint8
-from piwm_gym.systems import CartPole
+from piwm_gym.models.vision import VisionConfig, to_float, to_uint8
+from piwm_gym.systems import CartPole, LunarLander, System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 from training.config import preset
 
 SYSTEM = CartPole()
+SYSTEMS = {system.name: system for system in (SYSTEM, LunarLander())}
 
 
 @pytest.fixture(autouse=True)
@@ -22,14 +24,41 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(params=SYSTEMS.values(), ids=SYSTEMS)
+def system(request: pytest.FixtureRequest) -> System:
+    return request.param
+
+
 @pytest.mark.parametrize("size", ["debug", "laptop", "paper"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_encodes_and_decodes(variant: str, size: str) -> None:
-    autoencoder = build_autoencoder(preset(size, variant).autoencoder, SYSTEM).eval()
-    frames = torch.rand(3, 3, 64, 64)
+def test_every_variant_encodes_and_decodes(variant: str, size: str, system: System) -> None:
+    autoencoder = build_autoencoder(preset(size, variant).autoencoder, system).eval()
+    frames = torch.rand(3, 3, *system.frame.size)
     configuration = autoencoder.encode(frames)
-    assert configuration.shape == (3, 2)
+    assert configuration.shape == (3, len(system.configuration))
     assert autoencoder.decode(configuration).shape == frames.shape
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_frame_depends_on_every_number_of_the_configuration(variant: str, system: System) -> None:
+    autoencoder = build_autoencoder(preset("debug", variant).autoencoder, system).eval()
+    normalized = torch.rand(2, len(system.configuration)) - 0.5
+    configuration = autoencoder.denormalize(normalized).requires_grad_()
+    torch.testing.assert_close(autoencoder.normalize(configuration), normalized)
+    frames = autoencoder.decode(configuration)
+    (gradient,) = torch.autograd.grad((frames * torch.randn_like(frames)).sum(), configuration)
+    assert torch.isfinite(gradient).all()
+    assert (gradient != 0).all()
+    autoencoder.encode(frames.detach()).square().sum().backward()
+    first = next(autoencoder.vision_encoder.parameters())
+    assert first.grad is not None
+    assert first.grad.abs().sum() > 0
+
+
+def test_a_visual_part_needs_room_beside_the_configuration() -> None:
+    config = AutoencoderConfig("intrinsic-discrete", latent_dim=14)
+    with pytest.raises(ValueError, match="latent_dim is 14; expected more than 14"):
+        build_autoencoder(config, SYSTEMS["lunar_lander"])
 
 
 def test_variants_differ_and_unknown_ones_are_refused() -> None:
@@ -47,10 +76,48 @@ def test_frames_survive_the_change_of_layout() -> None:
 
 def test_unmerging_undoes_merging_and_cells_are_neighbours() -> None:
     tokens = torch.arange(64.0).view(1, 64, 1)
-    cells = merge_tokens(tokens, 2)
+    cells = merge_tokens(tokens, (8, 8), 2)
     assert cells.shape == (1, 16, 4)
     assert cells[0, 0].tolist() == [0, 1, 8, 9]
-    assert torch.equal(unmerge_tokens(cells, 2), tokens)
+    assert torch.equal(unmerge_tokens(cells, (8, 8), 2), tokens)
+
+
+def test_cells_of_a_wide_grid_are_neighbours_too() -> None:
+    tokens = torch.arange(2 * 96.0).view(2, 96, 1)
+    cells = merge_tokens(tokens, (8, 12), 2)
+    assert cells.shape == (2, 24, 4)
+    assert cells[0, 7].tolist() == [26, 27, 38, 39]  # rows 2 and 3, columns 2 and 3
+    assert torch.equal(unmerge_tokens(cells, (8, 12), 2), tokens)
+    with pytest.raises(ValueError, match="merge is 5, the grid has 8 x 12 tokens"):
+        merge_tokens(tokens, (8, 12), 5)
+
+
+def test_the_grid_follows_the_frame_and_what_does_not_fit_is_refused() -> None:
+    assert VisionConfig().grid((64, 96)) == (8, 12)
+    two = VisionConfig(channels=(4, 4), kernels=(8, 4), strides=(4, 2), paddings=(2, 1))
+    assert two.grid((64, 96)) == (8, 12)
+    with pytest.raises(ValueError, match="width 100 .* kernel 8, stride 8 and padding 0 .* 100"):
+        VisionConfig().grid((64, 100))
+    with pytest.raises(ValueError, match="height 4 does not fit"):
+        VisionConfig().grid((4, 64))
+
+
+def test_half_of_the_frequencies_look_at_two_neighbours_of_the_scene() -> None:
+    embedding = ConfigurationEmbedding(3, 11, frequencies=64, num_tokens=4, width=8)
+    assert embedding.frequencies.shape == (3, 32)
+    assert embedding.scene_frequencies is not None
+    used = embedding.scene_frequencies != 0
+    assert used.shape == (11, 32)
+    assert (used.sum(0) == 2).all()
+    assert (used[:-1] & used[1:]).any(0).all()
+    assert used.any(1).all()
+
+
+def test_without_a_scene_the_embedding_is_one_set_of_frequencies() -> None:
+    embedding = ConfigurationEmbedding(2, 0, frequencies=64, num_tokens=4, width=8)
+    torch.manual_seed(0)
+    assert torch.equal(embedding.frequencies, 8.0 * torch.randn(2, 64))
+    assert set(embedding.state_dict()) == {"frequencies", "weight", "bias"}
 
 
 def test_kl_matches_torch_distributions() -> None:
@@ -72,7 +139,7 @@ def test_physical_dimensions_are_neither_sampled_nor_regularised() -> None:
 
 
 def test_quantised_latents_are_codes_with_straight_through_gradients() -> None:
-    quantizer = VectorQuantizer(4, 8, num_tokens=4, latent_dim=5, num_codes=16)
+    quantizer = VectorQuantizer(8, (2, 2), latent_dim=5, num_codes=16)
     tokens = torch.randn(3, 4, 8, requires_grad=True)
     latent = quantizer(tokens)
     assert latent.indices is not None
@@ -87,7 +154,7 @@ def test_quantised_latents_are_codes_with_straight_through_gradients() -> None:
 
 
 def test_commitment_weighs_a_quarter_of_the_codebook_loss() -> None:
-    quantizer = VectorQuantizer(4, 8, num_tokens=4, latent_dim=5, num_codes=16)
+    quantizer = VectorQuantizer(8, (2, 2), latent_dim=5, num_codes=16)
     tokens = torch.randn(3, 4, 8)
     z = quantizer.continuous(tokens)
     squared = (quantizer.lookup(quantizer.nearest(z)) - z).square().sum((1, 2)).mean()

@@ -32,7 +32,8 @@ class FrameNet(nn.Module):
         super().__init__()
         vision = VisionConfig()
         self.vision = VisionEncoder(vision, system.frame.background)
-        self.read = PhysicalEncoder(TransformerConfig(), vision.grid**2, vision.token_dim, outputs)
+        grid = vision.grid(system.frame.size)
+        self.read = PhysicalEncoder(TransformerConfig(), grid, vision.token_dim, outputs)
 
     def forward(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B O"]:
         """Numbers of float frames."""

@@ -1,13 +1,14 @@
 """The four variants of the paper: {Extrinsic, Intrinsic} x {Gaussian, VectorQuantizer}.
 
-Both architectures map a frame to the *configuration*, the state's dimensions that one frame
-determines, and back. Velocities are no business of a single image: see ``estimation.py``.
+Both architectures map a frame to the *configuration*, what one frame determines (visible state
+dimensions, then the scene), and back. Velocities are no business of a single image: see
+``estimation.py``.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from piwm_gym.models.physical import (
     TransformerConfig,
 )
 from piwm_gym.models.quantizer import VectorQuantizer
+from piwm_gym.models.tokens import Grid, squarest
 from piwm_gym.models.vision import VisionConfig, VisionDecoder, VisionEncoder
 from piwm_gym.systems import System, unknown
 
@@ -61,19 +63,20 @@ BottleneckFactory = Callable[..., Bottleneck]
 
 
 def _gaussian(
-    config: AutoencoderConfig, num_inputs: int, input_dim: int, num_physical: int
+    config: AutoencoderConfig, grid: Grid, merge: int, input_dim: int, num_physical: int
 ) -> Gaussian:
     flat = config.flat or num_physical > 0
+    num_inputs = grid[0] * grid[1] // merge**2
     return Gaussian(num_inputs, input_dim, config.latent_dim, num_physical, flat, config.kl_weight)
 
 
 def _quantizer(
-    config: AutoencoderConfig, num_inputs: int, input_dim: int, num_physical: int
+    config: AutoencoderConfig, grid: Grid, merge: int, input_dim: int, num_physical: int
 ) -> VectorQuantizer:
     return VectorQuantizer(
-        num_inputs,
         input_dim,
-        config.vision.grid**2,
+        grid,
+        merge,
         config.latent_dim,
         num_physical,
         config.num_codes,
@@ -89,9 +92,11 @@ class Autoencoder(nn.Module):
 
     def __init__(self, system: System) -> None:
         super().__init__()
-        visible = system.visible
-        self.register_buffer("centre", system.centres[visible], persistent=False)
-        self.register_buffer("half_range", system.ranges[visible] / 2, persistent=False)
+        variables = system.configuration
+        centre = torch.tensor([(v.high + v.low) / 2 for v in variables])
+        half_range = torch.tensor([v.range for v in variables]) / 2
+        self.register_buffer("centre", centre, persistent=False)
+        self.register_buffer("half_range", half_range, persistent=False)
 
     def normalize(self, configuration: Float[Tensor, "*B P"]) -> Float[Tensor, "*B P"]:
         """SI configuration to [-1, 1] over the documented ranges."""
@@ -120,26 +125,27 @@ class Extrinsic(Autoencoder):
         self, config: AutoencoderConfig, system: System, bottleneck: BottleneckFactory
     ) -> None:
         super().__init__(system)
-        vision, count = config.vision, config.vision.grid**2
+        vision, transformer = config.vision, config.transformer
+        grid = vision.grid(system.frame.size)
+        count, num_scene = grid[0] * grid[1], len(system.scene_variables)
         self.vision_encoder = VisionEncoder(vision, system.frame.background)
-        self.bottleneck = bottleneck(config, count, vision.token_dim, num_physical=0)
-        size = self.bottleneck.num_tokens * config.latent_dim
+        self.bottleneck = bottleneck(config, grid, 1, vision.token_dim, num_physical=0)
         self.expand: nn.Module = nn.Identity()
+        self.token_dim, read_from = config.latent_dim, grid
         if self.bottleneck.num_tokens == 1:  # a flat latent: 64 scalar tokens for the transformer
             self.expand = nn.Sequential(
-                nn.Linear(size, count * vision.token_dim),
+                nn.Linear(config.latent_dim, count * vision.token_dim),
                 nn.Unflatten(-1, (count, vision.token_dim)),
                 nn.Flatten(1, 2),
             )
-        self.token_dim = size // count
-        self.vision_decoder = VisionDecoder(vision, system.frame.background)
-        sizes: dict[str, Any] = {
-            "num_tokens": count,
-            "token_dim": self.token_dim,
-            "num_physical": len(system.visible),
-        }
-        self.physical_encoder = PhysicalEncoder(config.transformer, **sizes)
-        self.physical_decoder = PhysicalDecoder(config.transformer, **sizes)
+            self.token_dim, read_from = 1, squarest(config.latent_dim)
+        self.vision_decoder = VisionDecoder(vision, grid, system.frame.background)
+        self.physical_encoder = PhysicalEncoder(
+            transformer, read_from, self.token_dim, len(system.configuration)
+        )
+        self.physical_decoder = PhysicalDecoder(
+            transformer, read_from, self.token_dim, len(system.visible), num_scene
+        )
 
     def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
         """Bottleneck output of frames."""
@@ -180,18 +186,25 @@ class Intrinsic(Autoencoder):
         self, config: AutoencoderConfig, system: System, bottleneck: BottleneckFactory
     ) -> None:
         super().__init__(system)
-        vision, transformer, count = config.vision, config.transformer, config.vision.grid**2
-        self.num_physical = len(system.visible)
+        vision, transformer = config.vision, config.transformer
+        grid = vision.grid(system.frame.size)
+        self.num_physical = len(system.configuration)
+        if config.latent_dim <= self.num_physical:
+            raise ValueError(
+                f"latent_dim is {config.latent_dim}; expected more than {self.num_physical}, the "
+                f"numbers of {system.name}'s configuration: the rest is the visual part"
+            )
         self.vision_encoder = VisionEncoder(vision, system.frame.background)
-        self.context = TokenTransformer(transformer, count, vision.token_dim)
+        self.context = TokenTransformer(transformer, grid, vision.token_dim)
         self.bottleneck = bottleneck(
-            config, self.context.num_outputs, transformer.width, num_physical=self.num_physical
+            config, grid, transformer.merge, transformer.width, num_physical=self.num_physical
         )
         visual = (self.bottleneck.num_tokens, config.latent_dim - self.num_physical)
+        num_scene = len(system.scene_variables)
         self.decoder = PhysicalDecoder(
-            transformer, count, vision.token_dim, self.num_physical, visual
+            transformer, grid, vision.token_dim, len(system.visible), num_scene, visual
         )
-        self.vision_decoder = VisionDecoder(vision, system.frame.background)
+        self.vision_decoder = VisionDecoder(vision, grid, system.frame.background)
 
     def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
         """Bottleneck output of frames."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
+from piwm_gym.models.tokens import Grid, merge_tokens, merged, unmerge_tokens
 
 
 @dataclass(frozen=True)
@@ -56,27 +56,30 @@ def _transformer(config: TransformerConfig) -> nn.TransformerEncoder:
 class TokenTransformer(nn.Module):
     """Tokens to context tokens: merging, position embedding, transformer."""
 
-    def __init__(self, config: TransformerConfig, num_tokens: int, token_dim: int) -> None:
+    def __init__(self, config: TransformerConfig, grid: Grid, token_dim: int) -> None:
         super().__init__()
+        self.grid = grid
         self.merge = config.merge
-        self.num_outputs = num_tokens // config.merge**2
+        rows, columns = merged(grid, config.merge)
+        self.num_outputs = rows * columns
         self.embed = nn.Linear(config.merge**2 * token_dim, config.width)
         self.position = nn.Parameter(0.02 * torch.randn(self.num_outputs, config.width))
         self.transformer = _transformer(config)
 
     def forward(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B M W"]:
         """(B, N, C) tokens to (B, N / merge^2, width) context tokens."""
-        return self.transformer(self.embed(merge_tokens(tokens, self.merge)) + self.position)
+        cells = merge_tokens(tokens, self.grid, self.merge)
+        return self.transformer(self.embed(cells) + self.position)
 
 
 class PhysicalEncoder(nn.Module):
     """E_p: latent tokens to the normalised configuration."""
 
     def __init__(
-        self, config: TransformerConfig, num_tokens: int, token_dim: int, num_physical: int
+        self, config: TransformerConfig, grid: Grid, token_dim: int, num_physical: int
     ) -> None:
         super().__init__()
-        self.context = TokenTransformer(config, num_tokens, token_dim)
+        self.context = TokenTransformer(config, grid, token_dim)
         self.head = nn.Linear(config.width, num_physical)
 
     def forward(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B P"]:
@@ -92,23 +95,58 @@ class ConfigurationEmbedding(nn.Module):
     mix the dimensions, as the tip of a pole depends on cart and angle together. A linear map for
     each position shifts the phases, so that every patch sees the configuration relative to where
     it is.
+
+    Where the configuration ends with a scene, half of the projections look at the scene alone and
+    the others at the state alone: a projection that mixes a dozen heights with the position would
+    tell nothing about any of them. What the ground looks like at one place depends on two
+    neighbouring variables, and a projection of the scene starts with two.
+
+    Args:
+        num_state: State dimensions of the configuration.
+        num_scene: Scene variables after them.
+        frequencies: Number of projections.
+        num_tokens: Positions.
+        width: Size of their vectors.
     """
 
     BANDWIDTH = 8.0
     """Initial standard deviation of the angular frequencies, per normalised unit."""
+    SCENE_BANDWIDTH = 2.0
+    """The same of the scene's."""
 
-    def __init__(self, num_physical: int, frequencies: int, num_tokens: int, width: int) -> None:
+    def __init__(
+        self, num_state: int, num_scene: int, frequencies: int, num_tokens: int, width: int
+    ) -> None:
         super().__init__()
-        size = num_physical + 2 * frequencies
-        self.frequencies = nn.Parameter(self.BANDWIDTH * torch.randn(num_physical, frequencies))
+        size = num_state + num_scene + 2 * frequencies
+        self.sizes = (num_state, num_scene)
+        of_scene = frequencies // 2 if num_scene else 0
+        self.frequencies = nn.Parameter(
+            self.BANDWIDTH * torch.randn(num_state, frequencies - of_scene)
+        )
+        self.scene_frequencies = (
+            nn.Parameter(self.SCENE_BANDWIDTH * _neighbours(num_scene, of_scene))
+            if num_scene
+            else None
+        )
         self.weight = nn.Parameter(torch.randn(num_tokens, size, width) / size**0.5)
         self.bias = nn.Parameter(0.5 * torch.randn(num_tokens, width))
 
     def forward(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B M W"]:
         """(B, num_tokens, width) vectors of a normalised configuration."""
-        angles = configuration @ self.frequencies
+        state, scene = configuration.split(self.sizes, dim=-1)
+        angles = state @ self.frequencies
+        if self.scene_frequencies is not None:
+            angles = torch.cat((angles, scene @ self.scene_frequencies), dim=-1)
         features = torch.cat((configuration, angles.sin(), angles.cos()), dim=-1)
         return torch.einsum("bf,mfw->bmw", features, self.weight) + self.bias
+
+
+def _neighbours(count: int, columns: int) -> Float[Tensor, "S F"]:
+    """Random projections of two neighbouring variables each; every pair in turn."""
+    pair = torch.arange(columns) % max(count - 1, 1)
+    distance = torch.arange(count)[:, None] - pair
+    return torch.randn(count, columns) * ((distance == 0) | (distance == 1))
 
 
 class PhysicalDecoder(nn.Module):
@@ -116,9 +154,10 @@ class PhysicalDecoder(nn.Module):
 
     Args:
         config: Sizes.
-        num_tokens: Tokens to produce.
+        grid: Rows and columns of the tokens to produce.
         token_dim: Their size.
-        num_physical: Dimensions of the configuration.
+        num_state: State dimensions of the configuration.
+        num_scene: Scene variables after them.
         visual_shape: (tokens, size) of the visual latent; one token is shown to all positions,
             a grid of tokens to each its own. None when there is none.
     """
@@ -126,22 +165,24 @@ class PhysicalDecoder(nn.Module):
     def __init__(
         self,
         config: TransformerConfig,
-        num_tokens: int,
+        grid: Grid,
         token_dim: int,
-        num_physical: int,
+        num_state: int,
+        num_scene: int = 0,
         visual_shape: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        self.grid = grid
         self.merge = config.merge
+        rows, columns = merged(grid, config.merge)
         self.embed = ConfigurationEmbedding(
-            num_physical, config.frequencies, num_tokens // config.merge**2, config.width
+            num_state, num_scene, config.frequencies, rows * columns, config.width
         )
         self.transformer = _transformer(config)
         self.head = nn.Linear(config.width, config.merge**2 * token_dim)
-        self.visual_merge = 1
         if visual_shape is not None:
             tokens, size = visual_shape
-            self.visual_merge = 1 if tokens == 1 else config.merge
+            self.visual_grid, self.visual_merge = ((1, 1), 1) if tokens == 1 else (grid, self.merge)
             self.visual = nn.Linear(self.visual_merge**2 * size, config.width, bias=False)
 
     def forward(
@@ -150,5 +191,5 @@ class PhysicalDecoder(nn.Module):
         """Tokens of a configuration; without ``visual`` the visual latent is its prior mean, 0."""
         x = self.embed(configuration)
         if visual is not None:
-            x = x + self.visual(merge_tokens(visual, self.visual_merge))
-        return unmerge_tokens(self.head(self.transformer(x)), self.merge)
+            x = x + self.visual(merge_tokens(visual, self.visual_grid, self.visual_merge))
+        return unmerge_tokens(self.head(self.transformer(x)), self.grid, self.merge)

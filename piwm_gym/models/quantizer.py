@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from piwm_gym.models.bottleneck import Bottleneck, Latent
-from piwm_gym.models.tokens import unmerge_tokens
+from piwm_gym.models.tokens import Grid, unmerge_tokens
 
 
 def physical_grid(num_codes: int, num_physical: int, visual_codes: int = 8) -> Tensor:
@@ -32,9 +32,9 @@ class VectorQuantizer(Bottleneck):
     Starting the codebook from data and re-seeding dead codes is the business of training.
 
     Args:
-        num_inputs: Tokens that come in.
-        input_dim: Size of such a token.
-        num_tokens: Tokens of the latent; a multiple of ``num_inputs``, laid out in square cells.
+        input_dim: Size of a token that comes in.
+        grid: Rows and columns of the latent's tokens.
+        merge: Side of the cell of latent tokens that one incoming token stands for.
         latent_dim: Size of a code.
         num_physical: Leading dimensions that are the physical part.
         num_codes: Codebook size.
@@ -45,20 +45,21 @@ class VectorQuantizer(Bottleneck):
 
     def __init__(
         self,
-        num_inputs: int,
         input_dim: int,
-        num_tokens: int,
+        grid: Grid,
+        merge: int = 1,
         latent_dim: int = 64,
         num_physical: int = 0,
         num_codes: int = 512,
         commitment_weight: float = 0.25,
     ) -> None:
         super().__init__()
-        self.num_tokens = num_tokens
+        self.grid = grid
+        self.merge = merge
+        self.num_tokens = grid[0] * grid[1]
         self.latent_dim = latent_dim
         self.commitment_weight = commitment_weight
-        self.merge = round((num_tokens / num_inputs) ** 0.5)
-        self.project = nn.Linear(input_dim, self.merge**2 * latent_dim)
+        self.project = nn.Linear(input_dim, merge**2 * latent_dim)
         self.register_buffer("physical", physical_grid(num_codes, num_physical))
         self.codebook = nn.Parameter(torch.randn(num_codes, latent_dim - num_physical))
 
@@ -83,7 +84,7 @@ class VectorQuantizer(Bottleneck):
 
     def continuous(self, tokens: Float[Tensor, "B M F"]) -> Float[Tensor, "B N C"]:
         """The latent before quantisation."""
-        return unmerge_tokens(self.project(tokens), self.merge)
+        return unmerge_tokens(self.project(tokens), self.grid, self.merge)
 
     def forward(self, tokens: Float[Tensor, "B M F"]) -> Latent:
         """Quantised latent, codebook plus commitment loss, and the chosen codes."""

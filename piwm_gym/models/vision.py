@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
+from piwm_gym.models.tokens import Grid
+
 
 def to_float(frames: UInt8[Tensor, "*B H W 3"]) -> Float[Tensor, "*B 3 H W"]:
     """uint8 HWC frames to float CHW frames in [0, 1]."""
@@ -24,10 +26,9 @@ def to_uint8(frames: Float[Tensor, "*B 3 H W"]) -> UInt8[Tensor, "*B H W 3"]:
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """Sizes of the vision encoder; the decoder mirrors it.
+    """Sizes of the vision encoder; the decoder mirrors it. The frame's size is the system's.
 
     Attributes:
-        size: Height and width of the square frame, pixels.
         channels: Output channels of each convolution.
         kernels: Kernel size of each convolution.
         strides: Stride of each convolution; kernel = stride cuts the frame into patches.
@@ -36,7 +37,6 @@ class VisionConfig:
         token_dim: Channels of a token.
     """
 
-    size: int = 64
     channels: tuple[int, ...] = (96,)
     kernels: tuple[int, ...] = (8,)
     strides: tuple[int, ...] = (8,)
@@ -44,12 +44,31 @@ class VisionConfig:
     blocks: int = 1
     token_dim: int = 64
 
-    @property
-    def grid(self) -> int:
-        """Tokens along one side of the grid."""
-        side = self.size
+    def grid(self, size: tuple[int, int]) -> Grid:
+        """Rows and columns of tokens of a frame.
+
+        Args:
+            size: Height and width of the frame, pixels.
+
+        Raises:
+            ValueError: The convolutions leave a rest of the frame, so that the decoder would
+                draw another size.
+        """
+        height, width = size
+        return self._tokens("height", height), self._tokens("width", width)
+
+    def _tokens(self, name: str, pixels: int) -> int:
+        """Tokens along one side of the frame."""
+        side = pixels
         for kernel, stride, padding in zip(self.kernels, self.strides, self.paddings, strict=True):
-            side = (side + 2 * padding - kernel) // stride + 1
+            steps, rest = divmod(side + 2 * padding - kernel, stride)
+            if rest or steps < 0:
+                raise ValueError(
+                    f"a frame of {name} {pixels} does not fit the convolutions: kernel {kernel}, "
+                    f"stride {stride} and padding {padding} do not tile {side} pixels; expected "
+                    "side + 2 * padding - kernel to be a multiple of the stride"
+                )
+            side = steps + 1
         return side
 
 
@@ -105,9 +124,9 @@ class VisionDecoder(nn.Module):
 
     background: Tensor
 
-    def __init__(self, config: VisionConfig, background: Sequence[int]) -> None:
+    def __init__(self, config: VisionConfig, grid: Grid, background: Sequence[int]) -> None:
         super().__init__()
-        self.grid = config.grid
+        self.grid = grid
         self.register_buffer(
             "background", torch.tensor(background).view(3, 1, 1) / 255, persistent=False
         )
@@ -123,5 +142,5 @@ class VisionDecoder(nn.Module):
 
     def forward(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B 3 H W"]:
         """Float frames of tokens; unclipped."""
-        x = tokens.transpose(1, 2).unflatten(2, (self.grid, self.grid))
+        x = tokens.transpose(1, 2).unflatten(2, self.grid)
         return self.background + self.layers(x.contiguous(memory_format=torch.channels_last))

@@ -65,7 +65,7 @@ def test_kmeans_finds_separated_clusters() -> None:
 
 def test_dead_codes_move_to_badly_represented_latents() -> None:
     torch.manual_seed(0)
-    quantizer = VectorQuantizer(4, 3, num_tokens=4, latent_dim=3, num_codes=8)
+    quantizer = VectorQuantizer(3, (2, 2), latent_dim=3, num_codes=8)
     keeper = CodebookKeeper(quantizer)
     with torch.no_grad():
         quantizer.codebook[1:] = 1e6  # only the first is ever nearest

@@ -15,36 +15,7 @@ from piwm_gym.registration import get_entry
 from piwm_gym.shell import check_render_mode, key_bindings
 from piwm_gym.slot_params import read_params
 from piwm_gym.systems import Params, System, get_system, unknown
-
-
-class CartPoleTwin:
-    """Reads and writes the state and the parameters of Gymnasium's CartPole-v1."""
-
-    def __init__(self, env: gym.Env) -> None:
-        self.env: Any = env.unwrapped
-
-    def state(self) -> np.ndarray:
-        """(4,) float64, SI units."""
-        return np.array(self.env.state, dtype=np.float64)
-
-    def set_state(self, state: np.ndarray) -> None:
-        """Put the simulator into a state."""
-        self.env.state = np.array(state, dtype=np.float64)
-        self.env.steps_beyond_terminated = None
-
-    def params(self, names: tuple[str, ...]) -> dict[str, float]:
-        """Parameters in force."""
-        return {name: float(getattr(self.env, name)) for name in names}
-
-    def set_params(self, values: Mapping[str, float]) -> None:
-        """Write parameters, and the quantities that CartPole-v1 derives from them once."""
-        for name, value in values.items():
-            setattr(self.env, name, value)
-        self.env.total_mass = self.env.masspole + self.env.masscart
-        self.env.polemass_length = self.env.masspole * self.env.length
-
-
-TWINS = {"cartpole": CartPoleTwin}
+from piwm_gym.twins import TWINS
 
 
 class RealEnv(gym.Env[Any, Any]):
@@ -87,15 +58,14 @@ class RealEnv(gym.Env[Any, Any]):
             disable_env_checker=True,
         )
         self._twin = TWINS[self.system.name](self.native)
-        self._names = self.system.reference.names()
-        self._lasting = self._twin.params(self._names)
+        self._lasting = self._twin.params()
         self._frame: np.ndarray | None = None
         self._started = False
 
     @property
     def params(self) -> Params:
         """Physical parameters in force."""
-        return type(self.system.reference)(**self._twin.params(self._names))
+        return type(self.system.reference)(**self._twin.params())
 
     @property
     def state(self) -> np.ndarray:
@@ -107,10 +77,12 @@ class RealEnv(gym.Env[Any, Any]):
         """Replace physical parameters of the real simulator.
 
         Raises:
-            ValueError: Unknown name, or not a positive and finite number.
+            ValueError: Unknown name, not a positive and finite number, or one that the real
+                simulator cannot be given.
         """
-        self._lasting |= self._read_params(values)
-        self._twin.set_params({**self._twin.params(self._names), **self._read_params(values)})
+        changes = self._read_params(values)
+        self._twin.set_params({**self._twin.params(), **changes})
+        self._lasting |= changes
         self._frame = None
 
     def reset(
@@ -131,11 +103,13 @@ class RealEnv(gym.Env[Any, Any]):
             raise ValueError(unknown("option of a real environment", "frames", ("state", "params")))
         episode = self._read_params(read.params)
         self._twin.set_params({**self._lasting, **episode})
-        self.native.reset(seed=seed)
+        self._twin.reset(seed)
         if read.state is not None:
             self._twin.set_state(read.state[0].numpy())
         self._started, self._frame = True, None
-        info = {"state": self.state, "params": self._twin.params(self._names)}
+        info = {"state": self.state, "params": self._twin.params()}
+        if self.system.scene_variables:
+            info["scene"] = self._twin.scene().astype(np.float32)
         return self._observe(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -148,7 +122,7 @@ class RealEnv(gym.Env[Any, Any]):
         self._require_reset("step")
         checked = check_actions(self.action_space, action, ())
         native = checked if checked.ndim else checked.item()
-        _, reward, terminated, truncated, _ = self.native.step(native)
+        _, reward, terminated, truncated, _ = self._twin.step(native)
         self._frame = None
         info = {"state": self.state}
         return self._observe(), float(reward), bool(terminated), bool(truncated), info
@@ -227,4 +201,4 @@ def make_real(
     return gym.make(spec, render_mode=render_mode, max_episode_steps=max_episode_steps)
 
 
-__all__ = ["TWINS", "CartPoleTwin", "RealEnv", "make_real"]
+__all__ = ["RealEnv", "make_real"]

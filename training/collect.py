@@ -4,7 +4,8 @@ A data set is a folder::
 
     manifest.json       what it is, a coverage table, and the sha256 of every shard
     shard-00000.npz     frames uint8 (n, T+1, H, W, 3), actions (n, T), states float64 (n, T+1, D),
-                        controllers (n,); states serve labels and evaluation, no model sees them
+                        scenes float64 (n, S), controllers (n,); states and scenes serve labels and
+                        evaluation, no model sees them
     shard-00000.json    its sha256 and the settings that made it: the mark of a finished shard
 
 Shards are the unit of work. Each is written under a temporary name and renamed, the mark last, so
@@ -82,12 +83,14 @@ class Settings:
     def identity(self) -> dict[str, Any]:
         """JSON description; two data sets with the same one hold the same trajectories."""
         system = get_system(self.system)
+        scene = {"scene_names": [v.name for v in system.scene_variables]}
         return {
             "schema": SCHEMA,
             **dataclasses.asdict(self),
             "real_id": system.real_id,
             "state_names": list(system.state_names),
             "state_units": [v.unit for v in system.variables],
+            **(scene if system.scene_variables else {}),
             "resizer": RESIZER,
             "frame": json.loads(json.dumps(dataclasses.asdict(system.frame))),
         }
@@ -148,6 +151,7 @@ def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
         name: np.stack([getattr(t, name) for t in trajectories])
         for name in ("frames", "actions", "states")
     }
+    arrays["scenes"] = np.stack([t.scene for t in trajectories])
     arrays["controllers"] = np.array([t.controller for t in trajectories])
     _replace(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
     _write_json(mark, {**settings.identity(), "shard": shard, "sha256": file_sha256(path)})

@@ -9,8 +9,9 @@ Time alignment, the same everywhere in this project::
     actions         action[0]    action[1]     ...    action[T-2]   action[T-1]
 
 ``action[t]`` leads from ``frame[t]`` to ``frame[t+1]``: T+1 frames, states and labels, T actions.
-The states are the truth: they make the weak labels (``training/supervision.py``) and the
-reports, and nothing is trained or selected on them.
+One scene, what is visible and does not change, belongs to all times of a trajectory. States and
+scenes are the truth: they make the weak labels (``training/supervision.py``) and the reports, and
+nothing is trained or selected on them.
 """
 
 import hashlib
@@ -38,12 +39,15 @@ class TrajectoryDataset:
         frames: uint8 (N, T+1, H, W, 3).
         actions: (N, T) int64, or (N, T, A) float32 for continuous actions.
         states: float32 (N, T+1, D), SI units; for labels and evaluation only.
+        scenes: float32 (N, S), static visible variables, SI units, S = 0 where the system has
+            none; for labels and evaluation only.
         manifest: How the data were made: system, seeds, frame geometry, coverage.
     """
 
     frames: np.ndarray
     actions: np.ndarray
     states: np.ndarray
+    scenes: np.ndarray
     manifest: dict[str, Any]
 
     def __len__(self) -> int:
@@ -105,6 +109,7 @@ def load_dataset(
             ("frames", np.dtype(np.uint8)),
             ("actions", first["actions"].dtype),
             ("states", np.dtype(np.float32)),
+            ("scenes", np.dtype(np.float32)),
         )
     }
 
@@ -176,12 +181,17 @@ def _read_shard(
         )
     with np.load(path) as file:
         arrays = {name: file[name] for name in ("frames", "actions", "states")}
+        # Data sets of systems without a scene may be older than the array.
+        arrays["scenes"] = (
+            file["scenes"] if "scenes" in file else np.zeros((len(file["states"]), 0))
+        )
     n, steps = shard["trajectories"], manifest["steps"]
     height, width = manifest["frame"]["size"]
     expected = {
         "frames": (n, steps + 1, height, width, 3),
         "actions": (n, steps, *arrays["actions"].shape[2:]),
         "states": (n, steps + 1, len(manifest["state_names"])),
+        "scenes": (n, len(manifest.get("scene_names", ()))),
     }
     for name, shape in expected.items():
         if arrays[name].shape != shape:

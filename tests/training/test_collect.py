@@ -163,7 +163,7 @@ def test_larger_data_sets_begin_with_the_smaller_ones(tmp_path):
     small = collect_shard(SMALL, 0, tmp_path / "small")
     large = collect_shard(Settings("cartpole", 9, 6, shard_size=4, seed=3), 0, tmp_path / "large")
     with np.load(small) as a, np.load(large) as b:
-        assert set(a) == {"frames", "actions", "states", "controllers"}
+        assert set(a) == {"frames", "actions", "states", "scenes", "controllers"}
         for name in a:
             np.testing.assert_array_equal(a[name], b[name][:2])
 

@@ -59,7 +59,11 @@ def test_limit_must_leave_something(collected):
 
 def empty(n: int) -> TrajectoryDataset:
     return TrajectoryDataset(
-        np.zeros((n, 2, 1, 1, 3), np.uint8), np.zeros((n, 1)), np.zeros((n, 2, 4)), {}
+        np.zeros((n, 2, 1, 1, 3), np.uint8),
+        np.zeros((n, 1)),
+        np.zeros((n, 2, 4)),
+        np.zeros((n, 0)),
+        {},
     )
 
 

@@ -3,8 +3,12 @@
 from piwm_gym.systems import unknown
 from training.collectors.cartpole import CartPoleCollector
 from training.collectors.collector import Collector, Trajectory
+from training.collectors.lunar_lander import LunarLanderCollector
 
-COLLECTORS: dict[str, type[Collector]] = {"cartpole": CartPoleCollector}
+COLLECTORS: dict[str, type[Collector]] = {
+    "cartpole": CartPoleCollector,
+    "lunar_lander": LunarLanderCollector,
+}
 
 
 def get_collector(system: str) -> Collector:
@@ -18,4 +22,11 @@ def get_collector(system: str) -> Collector:
     return COLLECTORS[system]()
 
 
-__all__ = ["COLLECTORS", "CartPoleCollector", "Collector", "Trajectory", "get_collector"]
+__all__ = [
+    "COLLECTORS",
+    "CartPoleCollector",
+    "Collector",
+    "LunarLanderCollector",
+    "Trajectory",
+    "get_collector",
+]

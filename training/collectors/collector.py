@@ -1,7 +1,7 @@
 """What collection needs to know about one system."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,12 +17,14 @@ class Trajectory:
         actions: (T,) integers, or (T, A) floats for continuous actions.
         states: float64 (T+1, D), SI units; for labels and evaluation only, no model sees them.
         controller: Name of the controller that drove it.
+        scene: float64 (S,), the static visible variables; empty where the system has none.
     """
 
     frames: np.ndarray
     actions: np.ndarray
     states: np.ndarray
     controller: str
+    scene: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
 
 class Collector(ABC):

@@ -23,6 +23,8 @@ CENTRE_OF_MASS = 0.08874
 GYRATION_SQUARED = 0.91226 / 4.958889
 """Moment of inertia over mass of hull and legs, m^2."""
 
+PAD_DEPTH = 0.01 * 400 / 30 / 4 + 18 / 30
+"""How far the pad lies below the state's origin: the moving average lowers it by 1 %, m."""
 HALF_WIDTH = 10.0
 NUM_HEIGHTS = 11
 SPACING = 2 * HALF_WIDTH / (NUM_HEIGHTS - 1)
@@ -33,8 +35,10 @@ HULL_CORNERS = tuple(
     (x / 30, y / 30) for x, y in ((-14, 17), (-17, 0), (-17, -10), (17, -10), (17, 0), (14, 17))
 )
 SKIN = 0.02
-"""Distance at which Box2D calls two shapes touching, m (twice ``b2_polygonRadius``)."""
-ITERATIONS = 4
+"""Distance at which Box2D lets two shapes touch, m (twice ``b2_polygonRadius``)."""
+SLOP = 0.005
+"""Distance from touching that still counts as contact, m (``b2_linearSlop``)."""
+ITERATIONS = 2
 SETTLING_STEPS = 5
 """A small deflection is undone within about this many steps."""
 
@@ -56,7 +60,7 @@ class Motion(NamedTuple):
 
 
 def ground(
-    scene: Float[Tensor, "*S 11"], x: Float[Tensor, "*B K"]
+    scene: Float[Tensor, "*N 11"], x: Float[Tensor, "*B K"]
 ) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:
     """Height (m) and slope of the terrain under K places.
 
@@ -82,10 +86,10 @@ def corners(
 def gaps(
     scene: Tensor, pose: Pose, offset_x: Tensor, offset_y: Tensor
 ) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:
-    """Distance of points from the terrain along its normal (m), and the slope there."""
+    """Distance of points from touching the terrain along its normal (m), and the slope there."""
     height, slope = ground(scene, pose.x[..., None] + offset_x)
     gap = (pose.y[..., None] + offset_y - height) * torch.rsqrt(1 + slope**2)
-    return gap, slope
+    return gap - SKIN, slope
 
 
 def legs(
@@ -111,6 +115,63 @@ def hull_gap(scene: Tensor, pose: Pose) -> Float[Tensor, "*B"]:
     return gaps(scene, pose, *corners(pose, HULL_CORNERS))[0].amin(-1)
 
 
+class _Contacts:
+    """Impulses (per mass, m/s) on both legs along one direction each.
+
+    Args:
+        x: (*B, 2) direction, unit length.
+        y: Likewise.
+        arm_x: (*B, 2) from the centre of mass to the leg's corner, m.
+        arm_y: Likewise.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, arm_x: Tensor, arm_y: Tensor) -> None:
+        self.x, self.y = x, y
+        self.lever = arm_x * y - arm_y * x
+        self.own = 1 + self.lever**2 / GYRATION_SQUARED
+        along = x[..., 0] * x[..., 1] + y[..., 0] * y[..., 1]
+        self.other = along + self.lever[..., 0] * self.lever[..., 1] / GYRATION_SQUARED
+
+    def speed(self, motion: Motion) -> Float[Tensor, "*B 2"]:
+        """Speed of the legs' corners along the direction, m/s."""
+        x_dot, y_dot, theta_dot = (part[..., None] for part in motion)
+        return x_dot * self.x + y_dot * self.y + theta_dot * self.lever
+
+    def act(self, motion: Motion, impulse: Float[Tensor, "*B 2"]) -> Motion:
+        """Motion after impulses on both legs."""
+        return Motion(
+            motion.x_dot + (impulse * self.x).sum(-1),
+            motion.y_dot + (impulse * self.y).sum(-1),
+            motion.theta_dot + (impulse * self.lever).sum(-1) / GYRATION_SQUARED,
+        )
+
+    def solve(
+        self, total: Tensor, change: Tensor, low: Tensor, high: Tensor
+    ) -> Float[Tensor, "*B 2"]:
+        """Accumulated impulses that change the speeds as wanted, as far as the bounds allow.
+
+        The pair is solved exactly, then each leg again given the other's bounded impulse.
+
+        Args:
+            total: Accumulated so far.
+            change: Wanted change of speed, m/s.
+            low: Lower bounds of the accumulated impulses.
+            high: Upper bounds.
+        """
+        own, other = self.own, self.other[..., None]
+        determinant = own[..., :1] * own[..., 1:] - other**2
+        both = total + (own.flip(-1) * change - other * change.flip(-1)) / (
+            determinant + 1e-6  # both legs in one place: leave it to the second step
+        )
+        both = both.clamp(low, high)
+        first, second = both.unbind(-1)
+        (old_1, old_2), (want_1, want_2) = total.unbind(-1), change.unbind(-1)
+        first = old_1 + (want_1 - self.other * (second - old_2)) / own[..., 0]
+        first = first.clamp(low[..., 0], high[..., 0])
+        second = old_2 + (want_2 - self.other * (first - old_1)) / own[..., 1]
+        return torch.stack((first, second.clamp(low[..., 1], high[..., 1])), dim=-1)
+
+
 def push(scene: Tensor, pose: Pose, motion: Motion, params: Any, dt: float) -> Motion:
     """Motion after the ground has acted on the legs for one time step.
 
@@ -124,45 +185,24 @@ def push(scene: Tensor, pose: Pose, motion: Motion, params: Any, dt: float) -> M
     x, y, gap, slope = legs(scene, pose)
     arm_x = x + CENTRE_OF_MASS * pose.theta.sin()[..., None]
     arm_y = y - CENTRE_OF_MASS * pose.theta.cos()[..., None]
-    normal_y = torch.rsqrt(1 + slope**2)
-    normal_x = -slope * normal_y
-    lever_n = arm_x * normal_y - arm_y * normal_x
-    lever_t = -arm_x * normal_x - arm_y * normal_y  # along the tangent (normal_y, -normal_x)
-    mass_n = 1 / (1 + lever_n**2 / GYRATION_SQUARED)
-    mass_t = 1 / (1 + lever_t**2 / GYRATION_SQUARED)
+    cos = torch.rsqrt(1 + slope**2)
+    normal = _Contacts(-slope * cos, cos, arm_x, arm_y)
+    tangent = _Contacts(normal.y, -normal.x, arm_x, arm_y)
     # Out of reach: approach no faster than the gap allows. Deflected: return, but not too fast.
-    back = torch.minimum(-gap / (SETTLING_STEPS * dt), _column(params.leg_return))
+    back = (-gap / (SETTLING_STEPS * dt)).clamp(max=_column(params.leg_return))
     wanted = torch.where(gap > 0, -gap / dt, back)
-    strongest = _column(params.leg_strength) * dt * torch.ones_like(gap)
-
-    vx, vy, omega = motion
-    pushed, rubbed = torch.zeros_like(gap), torch.zeros_like(gap)
+    strongest = torch.ones_like(gap) * _column(params.leg_strength) * dt
+    none = torch.zeros_like(gap)
+    pushed = rubbed = none
     for _ in range(ITERATIONS):
-        for leg in (0, 1):
-            at = (..., leg)
-            speed = vx * normal_x[at] + vy * normal_y[at] + omega * lever_n[at]
-            total = pushed[at] + mass_n[at] * (wanted[at] - speed)
-            total = torch.minimum(total.clamp(min=0.0), strongest[at])
-            change = total - pushed[at]
-            pushed = _put(pushed, leg, total)
-            vx, vy = vx + change * normal_x[at], vy + change * normal_y[at]
-            omega = omega + change * lever_n[at] / GYRATION_SQUARED
-
-            speed = vx * normal_y[at] - vy * normal_x[at] + omega * lever_t[at]
-            limit = params.leg_friction * total
-            total = torch.clamp(rubbed[at] - mass_t[at] * speed, -limit, limit)
-            change = total - rubbed[at]
-            rubbed = _put(rubbed, leg, total)
-            vx, vy = vx + change * normal_y[at], vy - change * normal_x[at]
-            omega = omega + change * lever_t[at] / GYRATION_SQUARED
-    return Motion(vx, vy, omega)
+        total = normal.solve(pushed, wanted - normal.speed(motion), none, strongest)
+        motion, pushed = normal.act(motion, total - pushed), total
+        limit = _column(params.leg_friction) * pushed
+        total = tangent.solve(rubbed, -tangent.speed(motion), -limit, limit)
+        motion, rubbed = tangent.act(motion, total - rubbed), total
+    return motion
 
 
 def _column(value: Any) -> Any:
     """A parameter beside two legs: numbers stay, one per batch element becomes a column."""
     return value[..., None] if isinstance(value, Tensor) else value
-
-
-def _put(legs: Tensor, leg: int, value: Tensor) -> Tensor:
-    """Replace one leg's number."""
-    return torch.stack((value, legs[..., 1]) if leg == 0 else (legs[..., 0], value), dim=-1)

@@ -141,8 +141,8 @@ class LunarLander(System):
     | y_dot         | m/s   | -6, 4    | no      |                                                |
     | theta         | rad   | -1.2, 1.2| yes     | counter-clockwise                              |
     | theta_dot     | rad/s | -2, 2    | no      |                                                |
-    | contact_right | 1     | 0, 1     | derived | the right leg touches the ground (observed first) |
-    | contact_left  | 1     | 0, 1     | derived | the left leg does                              |
+    | contact_right | 1     | 0, 1     | derived | the right leg is down; observed first           |
+    | contact_left  | 1     | 0, 1     | derived | the left leg is down                           |
     | rest_time     | s     | 0, 0.5   | derived | for how long it has not moved                  |
     | crashed       | 1     | 0, 1     | derived | the hull has touched the ground                |
 
@@ -240,8 +240,8 @@ class LunarLander(System):
         state: Float[Tensor, "*B 10"],
         action: Shaped[Tensor, "*A"],
         params: LunarLanderParams,
-        noise: Float[Tensor, "*N 2"] | None = None,
-        scene: Float[Tensor, "*S 11"] | None = None,
+        noise: Float[Tensor, "*U 2"] | None = None,
+        scene: Float[Tensor, "*N 11"] | None = None,
     ) -> Float[Tensor, "*B 10"]:
         """One semi-implicit Euler step.
 
@@ -280,10 +280,10 @@ class LunarLander(System):
             crashed = crashed + 0 * x
         else:
             gap = lunar_ground.legs(scene, pose)[2]
-            right, left = (gap < lunar_ground.SKIN).to(x.dtype).unbind(-1)
+            right, left = (gap < lunar_ground.SLOP).to(x.dtype).unbind(-1)
             slow = (x_dot**2 + y_dot**2 < REST_SPEED**2) & (omega.abs() < REST_TURN)
             rest_time = torch.where(slow & (action == 0), rest_time + self.dt, 0.0)
-            hit = lunar_ground.hull_gap(scene, pose) < lunar_ground.SKIN
+            hit = lunar_ground.hull_gap(scene, pose) < 0
             crashed = torch.where(hit, 1.0, crashed)
         return torch.stack(
             (pose.x, pose.y, x_dot, y_dot, angle, omega, right, left, rest_time, crashed), dim=-1

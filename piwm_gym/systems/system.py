@@ -292,14 +292,38 @@ class System(ABC):
             elapsed: Seconds between the two.
         """
 
+    def end_state(
+        self,
+        before: Float[Tensor, "*B C"],
+        now: Float[Tensor, "*B C"],
+        action: Shaped[Tensor, "*A"],
+        params: Any,
+        scene: Float[Tensor, "*B S"] | None = None,
+    ) -> Float[Tensor, "*B D"]:
+        """State at the second of two neighbouring configurations, velocities by difference.
+
+        This one is right for explicit Euler, which moves positions by the velocity *before* the
+        step. Systems whose positions move by the new velocity know it from the difference.
+
+        Args:
+            before: Visible dimensions one time step ago.
+            now: Visible dimensions.
+            action: What was done in between.
+            params: Parameters of the transition.
+            scene: Static visible variables, for systems that have them.
+        """
+        constant = {} if scene is None else {"scene": scene}
+        start = self.from_configurations(before, now, self.dt)
+        return self.transition(start, action, params, **constant)
+
     def rollout(
         self,
-        state: Float[Tensor, "*S D"],
+        state: Float[Tensor, "*L D"],
         actions: Shaped[Tensor, "B T *A"],
         params: Any,
         noise: Float[Tensor, "B T U"] | None = None,
-        scene: Float[Tensor, "B S"] | None = None,
-    ) -> Float[Tensor, "*S T D"]:
+        scene: Float[Tensor, "*N S"] | None = None,
+    ) -> Float[Tensor, "*L T D"]:
         """States after each of T actions, the start not included; differentiable.
 
         Args:

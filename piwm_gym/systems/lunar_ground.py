@@ -18,6 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from piwm_gym.systems.system import constant
+
 CENTRE_OF_MASS = 0.08874
 """Height of the centre of mass of hull and legs above the hull's origin, m."""
 GYRATION_SQUARED = 0.91226 / 4.958889
@@ -78,7 +80,7 @@ def corners(
     pose: Pose, points: tuple[tuple[float, float], ...]
 ) -> tuple[Float[Tensor, "*B K"], Float[Tensor, "*B K"]]:
     """Offsets from the hull's origin of points of the body, turned by the attitude, m."""
-    body = torch.tensor(points, dtype=pose.theta.dtype, device=pose.theta.device)
+    body = constant(points, pose.theta.dtype, pose.theta.device)
     sin, cos = pose.theta.sin()[..., None], pose.theta.cos()[..., None]
     return cos * body[:, 0] - sin * body[:, 1], sin * body[:, 0] + cos * body[:, 1]
 

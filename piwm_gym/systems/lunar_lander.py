@@ -30,6 +30,7 @@ from piwm_gym.systems.system import (
     Scalar,
     System,
     Variable,
+    constant,
     parameter,
 )
 
@@ -363,7 +364,7 @@ class LunarLander(System):
 
     def observation(self, state: Float[Tensor, "*B 10"]) -> Float[Tensor, "*B 8"]:
         """The real environment's eight numbers in its own scaling."""
-        scale = torch.tensor((*OBSERVATION_SCALE, 1.0, 1.0)).to(state)
+        scale = constant((*OBSERVATION_SCALE, 1.0, 1.0), state.dtype, state.device)
         return state[..., :8] * scale
 
     def from_configurations(

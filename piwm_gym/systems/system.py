@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -154,6 +155,13 @@ class Params:
             if name not in self.names():
                 raise ValueError(unknown("parameter", name, self.names()))
         return replace(self, **changes)
+
+
+@lru_cache(maxsize=64)
+def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Tensor of fixed numbers, made once: copying them to a GPU at every step would wait for it."""
+    with torch.inference_mode(False):  # or a first use without gradients would forbid later ones
+        return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 def unknown(what: str, got: object, choices: Sequence[str]) -> str:

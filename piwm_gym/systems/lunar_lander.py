@@ -42,6 +42,9 @@ LEG_DOWN = 18 / 30
 OBSERVATION_SCALE = (1 / 10, 3 / 20, 10 / 50, 20 / 3 / 50, 1.0, 20 / 50)
 """Observation units per SI unit: x, y, x_dot, y_dot, theta, theta_dot."""
 
+FREE_GAP = 0.5
+"""Distance from the terrain, m, that passes for free flight: several errors of an encoded frame."""
+
 REST_SPEED = 0.01
 REST_TURN = 2 * math.pi / 180
 REST_TIME = 0.5
@@ -328,6 +331,17 @@ class LunarLander(System):
             motion.y_dot + cos * up + sin * right - params.gravity * self.dt,
             motion.theta_dot + spin,
         )
+
+    def in_free_motion(
+        self, state: Float[Tensor, "*B 10"], scene: Float[Tensor, "*N 11"] | None = None
+    ) -> Bool[Tensor, "*B"]:
+        """Whether legs and hull are well above the terrain; everywhere without one."""
+        if scene is None:
+            return super().in_free_motion(state)
+        x, y, _, _, theta = state[..., :5].unbind(-1)
+        pose = Pose(x, y, theta)
+        legs = lunar_ground.legs(scene, pose)[2].amin(-1)
+        return torch.minimum(legs, lunar_ground.hull_gap(scene, pose)) > FREE_GAP
 
     def reward(
         self,

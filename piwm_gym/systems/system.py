@@ -281,6 +281,15 @@ class System(ABC):
     def terminal(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
         """Whether the real environment ends the episode in this state."""
 
+    def in_free_motion(
+        self, state: Float[Tensor, "*B D"], scene: Float[Tensor, "*N S"] | None = None
+    ) -> Bool[Tensor, "*B"]:
+        """Whether nothing but the equations without a scene acts here, with a margin.
+
+        Only the visible dimensions are looked at, so that an encoded frame can be judged.
+        """
+        return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)
+
     @abstractmethod
     def observation(self, state: Float[Tensor, "*B D"]) -> Float[Tensor, "*B O"]:
         """SI state to the real environment's observation."""

@@ -353,7 +353,7 @@ def main(
         folder = out or Path("data") / f"{system}-{preset}"
         manifest = collect(settings, folder, workers, quiet=False)
     except ValueError as error:
-        console.print(str(error), markup=False)
+        console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(2)
     console.print(f"{settings.trajectories} trajectories in {manifest.parent}", markup=False)
 

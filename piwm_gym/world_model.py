@@ -59,13 +59,15 @@ class WorldModel(nn.Module):
         system: The physical system: names, units, equations.
         autoencoder: Frames to configurations and back.
         dynamics: Learned physical parameters.
-        state_low: (D,) lowest state labels seen in training, SI units.
+        state_low: (D,) lowest state labels seen in training, SI units; not used for derived
+            dimensions, which have no labels.
         state_high: (D,) highest ones.
         metadata: Provenance, filled when loaded from a checkpoint.
     """
 
     state_low: Tensor
     state_high: Tensor
+    derived: Tensor
 
     def __init__(self, config: WorldModelConfig) -> None:
         super().__init__()
@@ -78,6 +80,8 @@ class WorldModel(nn.Module):
         dimensions = len(self.system.variables)
         self.register_buffer("state_low", torch.full((dimensions,), -torch.inf))
         self.register_buffer("state_high", torch.full((dimensions,), torch.inf))
+        derived = torch.tensor([v.derived for v in self.system.variables])
+        self.register_buffer("derived", derived, persistent=False)
         self.metadata: dict[str, Any] = {}
 
     @property
@@ -123,14 +127,46 @@ class WorldModel(nn.Module):
         return to_float(frames) if frames.dtype == torch.uint8 else frames
 
     def encode_frames(self, frames: Tensor) -> Float[Tensor, "*B P"]:
-        """Configurations of single frames, SI units.
+        """Configurations of single frames, SI units: ``system.configuration`` names the numbers.
 
         Args:
             frames: (..., H, W, 3) uint8, or (..., 3, H, W) float in [0, 1].
+
+        Returns:
+            Visible dimensions of the state, then the scene where the system has one.
         """
         frames = self._float_frames(frames)
         flat = self.autoencoder.encode(frames.flatten(0, -4))
         return flat.unflatten(0, frames.shape[:-3])
+
+    def encode_scene(self, frames: Tensor) -> Float[Tensor, "B S"]:
+        """Scene of a window: what the frames show of it, averaged, as it never changes.
+
+        Args:
+            frames: (B, T, H, W, 3) uint8 or (B, T, 3, H, W) float in [0, 1].
+        """
+        return self._split(self.encode_frames(frames))[1].mean(dim=1)
+
+    def _split(
+        self, configurations: Float[Tensor, "*B P"]
+    ) -> tuple[Float[Tensor, "*B V"], Float[Tensor, "*B S"]]:
+        """Visible dimensions of the state, and scene."""
+        count = len(self.system.visible)
+        return configurations[..., :count], configurations[..., count:]
+
+    def _scene(self, scene: Tensor | None) -> Tensor | None:
+        """The scene to forecast with: the given one, or the nominal one; None without any."""
+        count = len(self.system.scene_variables)
+        if scene is None:
+            return self.system.nominal_scene.to(self.device) if count else None
+        if not count:
+            raise ValueError(f"{self.system.name} has no scene; leave 'scene' out")
+        if scene.ndim not in (1, 2) or scene.shape[-1] != count:
+            raise ValueError(
+                f"scene has shape {tuple(scene.shape)}; expected ({count},) or (B, {count}): "
+                f"{', '.join(v.name for v in self.system.scene_variables)}"
+            )
+        return scene.to(self.device)
 
     def encode(
         self,
@@ -138,8 +174,11 @@ class WorldModel(nn.Module):
         actions: Shaped[Tensor, "B S *A"],
         init: str | None = None,
         params: Params | None = None,
+        scene: Float[Tensor, "*C S"] | None = None,
     ) -> Float[Tensor, "B D"]:
         """State at the last frame of a window.
+
+        Derived dimensions, such as contact flags, are those that the window's motion sets.
 
         Args:
             frames: (B, T, H, W, 3) uint8 or (B, T, 3, H, W) float in [0, 1], T at least 2.
@@ -147,9 +186,11 @@ class WorldModel(nn.Module):
                 to frame t + 1.
             init: ``"shooting"`` or ``"fd"`` (last two frames only); default: the model's.
             params: Parameters to estimate with; default: the learned ones.
+            scene: (S,) or (B, S) static visible variables; default: as :meth:`encode_scene`.
 
         Raises:
-            ValueError: Wrong shapes, fewer than two frames, an unknown ``init``.
+            ValueError: Wrong shapes, fewer than two frames, an unknown ``init``, a scene for a
+                system that has none.
         """
         init = self.config.init if init is None else init
         if init not in ESTIMATORS:
@@ -165,34 +206,89 @@ class WorldModel(nn.Module):
                 f"neighbouring frames, ({frames.shape[0]}, {frames.shape[1] - 1}, ...)"
             )
         params = self.params if params is None else params
-        configurations = self.encode_frames(frames)
-        return ESTIMATORS[init](self.system, configurations, actions.to(self.device), params)
+        configurations, seen = self._split(self.encode_frames(frames))
+        if scene is None and self.system.scene_variables:
+            scene = seen.mean(dim=1)
+        scene = _spread(self._scene(scene), frames.shape[:1])
+        actions = actions.to(self.device)
+        return ESTIMATORS[init](self.system, configurations, actions, params, scene)
 
     def step(
-        self, state: Float[Tensor, "*B D"], action: Shaped[Tensor, "*A"]
+        self,
+        state: Float[Tensor, "*B D"],
+        action: Shaped[Tensor, "*A"],
+        scene: Float[Tensor, "*C S"] | None = None,
+        noise: Float[Tensor, "*B U"] | None = None,
     ) -> Float[Tensor, "*B D"]:
-        """State one time step later, by the learned dynamics."""
-        return self.system.transition(state, action, self.dynamics.params)
+        """State one time step later, by the learned dynamics; see :meth:`rollout`."""
+        scene = _spread(self._scene(scene), state.shape[:-1])
+        keywords = {
+            name: value for name, value in (("scene", scene), ("noise", noise)) if value is not None
+        }
+        return self.system.transition(state, action, self.dynamics.params, **keywords)
 
     def rollout(
         self,
         state: Float[Tensor, "B D"],
         actions: Shaped[Tensor, "B H *A"],
         params: Params | None = None,
+        scene: Float[Tensor, "*C S"] | None = None,
+        noise: Float[Tensor, "B H U"] | None = None,
     ) -> Float[Tensor, "B H D"]:
-        """States after each of H actions; differentiable in state, actions and parameters."""
-        params = self.dynamics.params if params is None else params
-        return self.system.rollout(state, actions, params)
+        """States after each of H actions; differentiable in state, actions and parameters.
 
-    def decode(self, states: Float[Tensor, "*B D"]) -> Float[Tensor, "*B 3 H W"]:
-        """Frames of states, in [0, 1]. Differentiable except where a pixel is clipped."""
-        flat = states.reshape(-1, states.shape[-1])[:, self.system.visible]
+        Args:
+            state: Where to start, SI units.
+            actions: H actions for each batch element.
+            params: Physical parameters; default: the learned ones.
+            scene: (S,) or (B, S) static visible variables; default: ``system.nominal_scene``.
+            noise: Numbers uniform on [0, 1) for the process noise; default: the mean motion.
+
+        Raises:
+            ValueError: A scene for a system that has none, or of a wrong shape.
+        """
+        params = self.dynamics.params if params is None else params
+        scene = _spread(self._scene(scene), state.shape[:1])
+        return self.system.rollout(state, actions, params, noise, scene)
+
+    def decode(
+        self, states: Float[Tensor, "*B D"], scene: Float[Tensor, "*C S"] | None = None
+    ) -> Float[Tensor, "*B 3 H W"]:
+        """Frames of states, in [0, 1]. Differentiable except where a pixel is clipped.
+
+        Args:
+            states: (..., D) SI units.
+            scene: (S,), or (B, S) for states (B, ..., D); default: ``system.nominal_scene``.
+
+        Raises:
+            ValueError: A scene for a system that has none, or of a wrong shape.
+        """
+        configurations = states[..., self.system.visible]
+        scene = _spread(self._scene(scene), states.shape[:-1])
+        if scene is not None:
+            configurations = torch.cat((configurations, scene.to(states)), dim=-1)
+        flat = configurations.reshape(-1, configurations.shape[-1])
         frames = self.autoencoder.decode(flat).clamp(0, 1)
         return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
 
     def in_distribution(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
-        """Whether a state lies within the range of the training labels."""
-        return ((state >= self.state_low) & (state <= self.state_high)).all(-1)
+        """Whether a state lies within the range of the training labels, where there are labels."""
+        inside = (state >= self.state_low) & (state <= self.state_high)
+        return (inside | self.derived).all(-1)
+
+
+def _spread(scene: Tensor | None, lead: torch.Size) -> Tensor | None:
+    """One scene, or one for each element of the first dimension, for all leading dimensions."""
+    if scene is None:
+        return None
+    if scene.ndim == 2:
+        if lead[:1] != scene.shape[:1]:
+            raise ValueError(
+                f"scene has shape {tuple(scene.shape)}, states have leading dimensions "
+                f"{tuple(lead)}; expected one scene, or one for each element of the first"
+            )
+        scene = scene.view(scene.shape[0], *(1,) * (len(lead) - 1), -1)
+    return scene.expand(*lead, -1)
 
 
 def _row(name: str, unit: str, value: float | Tensor, reference: float | Tensor) -> ParamRow:

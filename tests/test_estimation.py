@@ -1,10 +1,12 @@
 """State estimation from windows of configurations."""
 
+import itertools
+
 import pytest
 import torch
 
 from piwm_gym.models.estimation import finite_difference, fit_start, shooting
-from piwm_gym.systems import CartPole, CartPoleParams
+from piwm_gym.systems import CartPole, CartPoleParams, LunarLander
 
 SYSTEM, PARAMS = CartPole(), CartPoleParams()
 
@@ -64,3 +66,91 @@ def test_the_estimate_is_differentiable_in_configurations_and_parameters() -> No
         assert gradient is not None
         assert torch.isfinite(gradient).all()
         assert gradient.abs().sum() > 0
+
+
+# ---- a system with ground ----------------------------------------------------------------------
+
+LANDER = LunarLander()
+
+
+def landings(count: int, wait: int, frames: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(B, T, D) states of landers coming down on the pad, (B, T - 1) actions, (B, S) scenes."""
+    generator = torch.Generator().manual_seed(0)
+    scene = LANDER.scene(torch.rand(count, 12, generator=generator))
+    start = torch.zeros(count, 10)
+    start[:, :6] = torch.randn(count, 6, generator=generator) * torch.tensor(
+        [0.5, 0.05, 0.2, 0.2, 0.05, 0.1]
+    )
+    start[:, 1] += 0.4
+    start[:, 3] -= 0.5
+    actions = torch.randint(4, (count, wait + frames - 1), generator=generator)
+    later = LANDER.rollout(start, actions, LANDER.reference, scene=scene)
+    states = torch.cat((start[:, None], later), dim=1)
+    return states[:, wait:], actions[:, wait:], scene
+
+
+def error(estimated: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+    """(E,) root mean square of the estimated dimensions where nothing crashed."""
+    whole = states[..., 9].amax(1) == 0
+    assert whole.sum() > len(whole) / 2
+    difference = (estimated - states[:, -1])[whole][:, LANDER.estimated]
+    return difference.square().mean(0).sqrt()
+
+
+def test_shooting_recovers_the_state_in_free_flight() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = LANDER.initial(torch.rand(16, 2, generator=generator))
+    actions = torch.randint(4, (16, 19), generator=generator)
+    later = LANDER.rollout(start, actions, LANDER.reference)
+    states = torch.cat((start[:, None], later), dim=1)
+    estimated = shooting(LANDER, states[..., LANDER.visible], actions, LANDER.reference)
+    torch.testing.assert_close(estimated, states[:, -1], rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("wait", [5, 60])
+def test_on_the_ground_a_window_tells_more_than_two_frames(wait: int) -> None:
+    states, actions, scene = landings(64, wait, frames=10)
+    assert (states[:, -1, 6:8].amax(1) == 1).float().mean() > 0.5
+    generator = torch.Generator().manual_seed(1)
+    spread = torch.tensor([0.02, 0.02, 0.006])
+    noise = torch.randn(64, 10, 3, generator=generator) * spread
+    arguments = (states[..., LANDER.visible] + noise, actions, LANDER.reference, scene)
+    fitted = shooting(LANDER, *arguments)
+    assert (error(fitted, states)[2:4] < 0.35).all()
+    assert (error(fitted, states) < 3 * error(finite_difference(LANDER, *arguments), states)).all()
+    assert (fitted[:, 6:8] == states[:, -1, 6:8]).float().mean() > 0.8
+    free = shooting(LANDER, *arguments[:3])
+    assert error(fitted, states)[3] < error(free, states)[3]
+
+
+def test_long_windows_of_an_unstable_system_converge() -> None:
+    states, actions = trajectories(64, 50)
+    start = fit_start(SYSTEM, states[..., SYSTEM.visible], actions, PARAMS, iterations=5)
+    torch.testing.assert_close(start, states[:, 0], rtol=0, atol=2e-3)
+
+
+def test_no_iteration_raises_the_cost() -> None:
+    states, actions, scene = landings(64, 5, frames=20)
+    configurations = states[..., LANDER.visible]
+    scale = LANDER.ranges[LANDER.visible] / 2
+    costs = []
+    for iterations in (1, 2, 3, 6):
+        arguments = (actions, LANDER.reference, scene)
+        start = fit_start(LANDER, configurations, *arguments, iterations=iterations)
+        later = LANDER.rollout(start, actions, LANDER.reference, scene=scene)
+        fitted = torch.cat((start[:, None], later), dim=1)[..., LANDER.visible]
+        costs.append(((fitted - configurations) / scale).square().sum((1, 2)))
+    for before, after in itertools.pairwise(costs):
+        # The prior's share of the cost, which is not counted here, is below this.
+        assert (after <= before + 1e-3).all()
+    assert costs[-1].mean() < costs[0].mean()
+
+
+def test_derived_dimensions_start_at_zero_and_gradients_pass_the_ground() -> None:
+    states, actions, scene = landings(8, 20, frames=8)
+    configurations = states[..., LANDER.visible].clone().requires_grad_()
+    start = fit_start(LANDER, configurations, actions, LANDER.reference, scene)
+    assert (start[:, 6:] == 0).all()
+    (gradient,) = torch.autograd.grad(start.square().sum(), configurations)
+    assert torch.isfinite(gradient).all()
+    assert gradient.abs().sum() > 0

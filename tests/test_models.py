@@ -1,5 +1,7 @@
 """Autoencoders, bottlenecks and learnable dynamics."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -170,6 +172,28 @@ def test_the_physical_grid_repeats_points_and_reaches_beyond_the_range() -> None
     assert torch.equal(grid, physical_grid(512, 2))
 
 
+def test_means_over_points_of_the_physical_grid_reach_every_configuration(
+    system: System,
+) -> None:
+    target = torch.rand(40, len(system.visible)) * 2 - 1
+    if system.scene_variables:
+        scene = system.scene(torch.rand(40, system.num_scene_uniforms))
+        low, high = (
+            torch.tensor([getattr(v, end) for v in system.scene_variables])
+            for end in ("low", "high")
+        )
+        target = torch.cat((target, (2 * scene - high - low) / (high - low)), dim=1)
+    points = physical_grid(512, target.shape[1])
+    logits = torch.zeros(40, len(points), requires_grad=True)
+    optimizer = torch.optim.Adam([logits], lr=0.1)
+    for _ in range(300):
+        error = logits.softmax(-1) @ points - target
+        optimizer.zero_grad()
+        error.square().sum().backward()
+        optimizer.step()
+    assert error.abs().mean() < 0.01
+
+
 def test_training_never_moves_the_physical_part_of_the_codebook() -> None:
     autoencoder = build_autoencoder(preset("debug", "intrinsic-discrete").autoencoder, SYSTEM)
     names = {name for name, _ in autoencoder.named_parameters()}
@@ -266,3 +290,87 @@ def test_the_parameter_table_has_units_references_and_errors(model: WorldModel) 
     assert table["length"].unit == "m"
     assert table["force_per_mass"].relative_error == pytest.approx(abs(9.0 / (10 / 1.1) - 1))
     assert table["force_mag"].value == pytest.approx(9.0 * 1.0 / 0.9)
+
+
+# ---- a model of a system with a scene ----------------------------------------------------------
+
+
+@pytest.fixture
+def lander(make_tiny: Callable[..., WorldModel]) -> WorldModel:
+    return make_tiny(system="lunar_lander")
+
+
+def test_frames_give_configurations_and_their_mean_the_scene(lander: WorldModel) -> None:
+    frames = torch.rand(2, 4, 3, 64, 96)
+    configurations = lander.encode_frames(frames)
+    assert configurations.shape == (2, 4, 14)
+    torch.testing.assert_close(lander.encode_scene(frames), configurations[..., 3:].mean(1))
+    with pytest.raises(ValueError, match="64, 96, 3. uint8"):
+        lander.encode_frames(torch.rand(2, 4, 3, 96, 64))
+
+
+def test_states_are_estimated_with_the_scene_seen_or_given(lander: WorldModel) -> None:
+    frames, actions = torch.rand(2, 4, 3, 64, 96), torch.zeros(2, 3, dtype=torch.long)
+    seen = lander.encode_scene(frames)
+    state = lander.encode(frames, actions)
+    assert state.shape == (2, 10)
+    torch.testing.assert_close(state, lander.encode(frames, actions, scene=seen))
+    raised = lander.encode(frames, actions, scene=torch.full((11,), 9.0))
+    assert not torch.equal(state, raised)
+
+
+def test_without_a_scene_forecasts_have_the_nominal_one(lander: WorldModel) -> None:
+    nominal = lander.system.nominal_scene
+    state = torch.zeros(3, 10)
+    state[:, 1] = 1.0
+    actions = torch.zeros(3, 60, dtype=torch.long)
+    states = lander.rollout(state, actions)
+    assert torch.equal(states, lander.rollout(state, actions, scene=nominal.expand(3, -1)))
+    assert states[:, -1, 1].min() > -1.0
+    lower = lander.rollout(state, actions, scene=nominal - 5)
+    assert lower[:, -1, 1].max() < -1.0
+    assert torch.equal(lander.step(state, actions[:, 0]), states[:, 0])
+    noise = torch.rand(3, 60, 2)
+    firing = actions + 2
+    assert not torch.equal(
+        lander.rollout(state, firing, noise=noise), lander.rollout(state, firing)
+    )
+    drawn = lander.step(state, firing[:, 0], noise=noise[:, 0])
+    assert torch.equal(drawn, lander.rollout(state, firing, noise=noise)[:, 0])
+
+
+def test_a_scene_is_drawn_for_its_batch_element(lander: WorldModel) -> None:
+    scene = lander.system.scene(torch.rand(2, 12))
+    states = torch.rand(2, 5, 10)
+    frames = lander.decode(states, scene)
+    assert frames.shape == (2, 5, 3, 64, 96)
+    torch.testing.assert_close(frames[1, 3], lander.decode(states[1, 3], scene[1]))
+    torch.testing.assert_close(frames[:, 2], lander.decode(states[:, 2], scene))
+    torch.testing.assert_close(
+        lander.decode(states[0]), lander.decode(states[0], lander.system.nominal_scene)
+    )
+    for wrong, message in (
+        (scene[:1], r"shape \(1, 11\), states have leading dimensions \(2, 5\)"),
+        (scene[:, :10], r"expected \(11,\) or \(B, 11\): height_0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            lander.decode(states, wrong)
+
+
+def test_a_scene_for_a_system_without_one_is_refused(model: WorldModel) -> None:
+    scene, state = torch.zeros(11), torch.zeros(1, 4)
+    for call in (
+        lambda: model.decode(state, scene),
+        lambda: model.step(state, torch.zeros(1), scene),
+        lambda: model.rollout(state, torch.zeros(1, 2), scene=scene),
+        lambda: model.encode(torch.rand(1, 2, 3, 64, 64), torch.zeros(1, 1), scene=scene),
+    ):
+        with pytest.raises(ValueError, match="cartpole has no scene"):
+            call()
+
+
+def test_derived_dimensions_have_no_distribution(lander: WorldModel) -> None:
+    state = torch.zeros(2, 10)
+    state[:, 6:] = 7.0
+    state[1, 0] = 11.0
+    assert lander.in_distribution(state).tolist() == [True, False]

@@ -9,11 +9,13 @@ from piwm_gym.models.tokens import Grid, unmerge_tokens
 
 
 def physical_grid(num_codes: int, num_physical: int, visual_codes: int = 8) -> Tensor:
-    """Fixed physical parts of an intrinsic codebook: scrambled Sobol points on [-1.25, 1.25]^P.
+    """Fixed physical parts of an intrinsic codebook: scrambled Sobol points on a cube.
 
     Every point is repeated for ``visual_codes`` codes, or each physical value could be drawn in
-    one way only. The grid goes beyond the normalised range [-1, 1] so that a mean over tokens
-    can reach its edge.
+    one way only. The cube goes beyond the normalised range [-1, 1] so that a mean over tokens
+    can reach its edge, to 1.25 in two dimensions. Points are the sparser the more dimensions
+    there are: in 14 dimensions 64 points on a cube of that size leave means 0.1 away from a
+    configuration of Lunar Lander, on one that grows with the root of the dimension none.
 
     Returns:
         (num_codes, num_physical) tensor; empty when there is no physical part.
@@ -21,7 +23,8 @@ def physical_grid(num_codes: int, num_physical: int, visual_codes: int = 8) -> T
     if num_physical == 0:
         return torch.zeros(num_codes, 0)
     sobol = torch.quasirandom.SobolEngine(num_physical, scramble=True, seed=0)
-    points = 2.5 * sobol.draw(num_codes // visual_codes) - 1.25
+    reach = 1.25 * (num_physical / 2) ** 0.5
+    points = 2 * reach * sobol.draw(num_codes // visual_codes) - reach
     return points.repeat_interleave(visual_codes, dim=0)
 
 

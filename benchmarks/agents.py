@@ -9,11 +9,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
+import piwm_gym
 from benchmarks.pixels import VecStack
 from benchmarks.recipes import Recipe
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.sb3 import PPO, make_vec_env
+from piwm_gym.world_model import WorldModel
 
-ENV_ID = "PIWM-CartPole-v0"
 HELD_OUT = 1_000_000
 """Seeds of scored episodes start here; training uses small ones."""
 SELECTION = 2_000_000
@@ -22,23 +24,47 @@ SELECTION = 2_000_000
 
 @dataclass(frozen=True)
 class World:
-    """Which world model to imagine with."""
+    """Which world model to imagine with.
 
-    variant: str
+    Attributes:
+        env_id: Id of the environment.
+        variant: Which shipped weights.
+        checkpoint: A file instead of them.
+        uncertainty: Every learned parameter is drawn per episode, uniform within this fraction of
+            its value to both sides; 0 keeps the learned values.
+    """
+
+    env_id: str = "PIWM-CartPole-v0"
+    variant: str = DEFAULT_VARIANT
     checkpoint: str | None = None
+    uncertainty: float = 0.0
 
-    def imagine(self, recipe: Recipe, num_envs: int, seed: int) -> VecEnv:
-        """Imagined environments as the agent sees them."""
+    def model(self) -> WorldModel:
+        """The model itself, on the CPU."""
+        return piwm_gym.load(self.env_id, self.variant, self.checkpoint, "cpu")
+
+    def imagine(
+        self, recipe: Recipe, num_envs: int, seed: int, *, training: bool = False
+    ) -> VecEnv:
+        """Imagined environments as the agent sees them; only those for training are randomised."""
         venv = make_vec_env(
-            ENV_ID,
+            self.env_id,
             num_envs,
             seed,
             obs_type=recipe.obs_type,
             variant=self.variant,
             checkpoint=self.checkpoint,
+            randomize=self._randomize() if training and self.uncertainty else None,
             device="cpu",
         )
         return VecStack(venv) if recipe.obs_type == "pixels" else venv
+
+    def _randomize(self) -> dict[str, tuple[float, float]]:
+        """Ranges around the learned physical parameters."""
+        learned = {row.name: row.value for row in self.model().param_table() if row.learned}
+        names = self.model().system.reference.names()
+        low, high = 1 - self.uncertainty, 1 + self.uncertainty
+        return {n: (low * v, high * v) for n, v in learned.items() if n in names}
 
 
 @dataclass(frozen=True)
@@ -115,14 +141,14 @@ def train(recipe: Recipe, world: World, seed: int, episodes: int, verbose: int =
     began = time.perf_counter()
     agent = PPO(
         "MlpPolicy" if recipe.obs_type == "state" else "CnnPolicy",
-        world.imagine(recipe, recipe.num_envs, seed=1000 * seed),
+        world.imagine(recipe, recipe.num_envs, seed=1000 * seed, training=True),
         n_steps=recipe.rollout,
         batch_size=recipe.batch_size,
         n_epochs=recipe.epochs,
         learning_rate=lambda left: recipe.learning_rate * left,
         ent_coef=recipe.entropy,
-        gamma=0.99,
-        gae_lambda=0.95,
+        gamma=recipe.gamma,
+        gae_lambda=recipe.gae_lambda,
         policy_kwargs=recipe.policy,
         seed=seed,
         device="cpu",
@@ -135,4 +161,4 @@ def train(recipe: Recipe, world: World, seed: int, episodes: int, verbose: int =
     return Trained(agent, agent.num_timesteps, seconds, returns)
 
 
-__all__ = ["ENV_ID", "HELD_OUT", "KeepBest", "Trained", "World", "imagined_returns", "train"]
+__all__ = ["HELD_OUT", "KeepBest", "Trained", "World", "imagined_returns", "train"]

@@ -1,11 +1,12 @@
 """Policies trained in the world model alone, scored in the real environment.
 
-    python -m benchmarks.control                    # all policies, three seeds
+    python -m benchmarks.control                    # Cart Pole, all policies, three seeds
     python -m benchmarks.control --policies pixels --seeds 0
+    python -m benchmarks.control --env-id PIWM-LunarLander-v0 --uncertainty 0.05
 
-Two policies, both PPO: one on imagined states, one on decoded frames. The first is also scored on
+All policies are PPO: on imagined states, or on decoded frames. The first kind is also scored on
 states estimated from real frames. A policy that exploits errors of the model would show as a high
-imagined return next to a low real one. Writes ``assets/results/cartpole-control.csv``.
+imagined return next to a low real one. Writes ``assets/results/SYSTEM-control.csv``.
 """
 
 import sys
@@ -18,17 +19,16 @@ import torch
 import tyro
 from rich.console import Console
 
-import piwm_gym
-from benchmarks.agents import ENV_ID, HELD_OUT, Trained, World, train
+from benchmarks.agents import HELD_OUT, Trained, World, train
 from benchmarks.reality import EstimatedStates, Observer, StackedFrames, real_returns, true_states
 from benchmarks.recipes import RECIPES, Recipe
 from benchmarks.tables import Row, print_rows, update_csv
 from piwm_gym.checkpoint import CheckpointError
-from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.registration import DEFAULT_VARIANT, get_entry
 from piwm_gym.systems import unknown
 
 POLICIES = {"state": "PPO, MLP on states", "pixels": "PPO, CNN on stacked frames"}
-KEYS = ("policy", "variant", "deployment_observations", "seed")
+KEYS = ("policy", "variant", "uncertainty", "deployment_observations", "seed")
 SHOWN = (
     "deployment_observations",
     "training_seconds",
@@ -39,15 +39,15 @@ SHOWN = (
 )
 
 
-def choose_recipe(name: str, steps: int | None, num_envs: int | None) -> Recipe:
+def choose_recipe(system: str, name: str, steps: int | None, num_envs: int | None) -> Recipe:
     """Recipe of a policy, with what the command line changes.
 
     Raises:
         ValueError: No such policy.
     """
-    if name not in RECIPES:
-        raise ValueError(unknown("policy", name, tuple(RECIPES)))
-    recipe = RECIPES[name]
+    if name not in RECIPES[system]:
+        raise ValueError(unknown("policy", name, tuple(RECIPES[system])))
+    recipe = RECIPES[system][name]
     if num_envs is not None:
         recipe = replace(recipe, num_envs=num_envs, eval_episodes=num_envs)
     samples = recipe.num_envs * recipe.rollout
@@ -59,8 +59,7 @@ def observers(name: str, world: World) -> dict[str, Observer]:
     """How the policy may look at the real environment, by the name in the table."""
     if name == "pixels":
         return {"real frames": StackedFrames()}
-    model = piwm_gym.load(ENV_ID, world.variant, world.checkpoint, "cpu")
-    return {"true state": true_states, "state from real frames": EstimatedStates(model)}
+    return {"true state": true_states, "state from real frames": EstimatedStates(world.model())}
 
 
 def rows(name: str, world: World, seed: int, trained: Trained, episodes: int) -> list[Row]:
@@ -69,11 +68,12 @@ def rows(name: str, world: World, seed: int, trained: Trained, episodes: int) ->
     common: dict[str, Any] = {
         "policy": POLICIES[name],
         "variant": world.variant,
+        "uncertainty": f"{world.uncertainty:g}",
         "training_observations": {"state": "imagined state", "pixels": "decoded frames"}[name],
     }
     result = []
     for observation, observer in observers(name, world).items():
-        returns = real_returns(trained.agent, observer, seeds)
+        returns = real_returns(trained.agent, world.env_id, observer, seeds)
         result.append(
             common
             | {
@@ -92,35 +92,43 @@ def rows(name: str, world: World, seed: int, trained: Trained, episodes: int) ->
 
 
 def main(
-    policies: tuple[str, ...] = tuple(POLICIES),
+    env_id: str = "PIWM-CartPole-v0",
+    policies: tuple[str, ...] = (),
     variant: str = DEFAULT_VARIANT,
     checkpoint: str | None = None,
+    uncertainty: float = 0.0,
     seeds: tuple[int, ...] = (0, 1, 2),
     steps: int | None = None,
     num_envs: int | None = None,
     episodes: int = 100,
     threads: int = 1,
     verbose: bool = False,
-    out: Path = Path("assets/results/cartpole-control.csv"),
+    out: Path | None = None,
 ) -> None:
     """Train and score policies.
 
     Args:
-        policies: Which, of state and pixels.
+        env_id: Which environment.
+        policies: Which, of state and pixels; default: all that have a recipe.
         variant: Which world model.
         checkpoint: A file instead of the shipped weights.
+        uncertainty: Draw the learned parameters per episode of training, within this fraction.
         seeds: One agent is trained for each.
         steps: Imagined steps of training, instead of the recipe's.
         num_envs: Imagined environments, instead of the recipe's.
         episodes: Episodes to score on, imagined and real.
         threads: Threads of torch; more than one rarely helps such small networks.
         verbose: Show PPO's progress.
-        out: CSV file; rows about the same policy, variant and seed are replaced.
+        out: CSV file, assets/results/SYSTEM-control.csv if not given; rows about the same policy,
+            variant, uncertainty and seed are replaced.
     """
     torch.set_num_threads(threads)
-    world = World(variant, checkpoint)
+    world = World(env_id, variant, checkpoint, uncertainty)
     try:
-        recipes = {name: choose_recipe(name, steps, num_envs) for name in policies}
+        system = get_entry(env_id).system
+        out = out or Path("assets/results") / f"{system}-control.csv"
+        names = policies or tuple(RECIPES[system])
+        recipes = {name: choose_recipe(system, name, steps, num_envs) for name in names}
         for name, recipe in recipes.items():
             for seed in seeds:
                 trained = train(recipe, world, seed, episodes, verbose=int(verbose))

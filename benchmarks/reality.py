@@ -1,4 +1,4 @@
-"""Scoring policies in the real CartPole-v1: many episodes side by side, one policy call a step.
+"""Scoring policies in a real environment: many episodes side by side, one policy call a step.
 
 An *observer* turns what may be known about the episodes into what the policy was trained on:
 true states, states estimated from frames, or the frames themselves.
@@ -11,41 +11,55 @@ import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import piwm_gym
-from benchmarks.agents import ENV_ID
 from benchmarks.pixels import FrameStack
 from piwm_gym.models.estimation import shooting
+from piwm_gym.systems import FrameSpec, System
 from piwm_gym.world_model import WorldModel
 from training.collectors.cartpole import CartPoleRenderer
 
-WINDOW = 20
-"""Frames from which a state is estimated, once an episode has as many."""
+WINDOWS = {"cartpole": 20, "lunar_lander": 10}
+"""Frames from which a state is estimated, once an episode has as many; where engines are
+dispersed, older frames say less about the present."""
+
+Renderer = Callable[[np.ndarray], np.ndarray]
+RENDERERS: dict[str, Callable[[FrameSpec], Renderer]] = {"cartpole": CartPoleRenderer}
+"""Frames of observations where that is faster than the real environment's, and bit-equal."""
 
 
 class RealEpisodes:
     """One episode of the real environment per seed, in step with each other.
 
+    Args:
+        env_id: Id of the imagined environment; the real one behind it is played.
+        seeds: One per episode.
+
     Attributes:
-        states: float32 (n, 4) true states.
+        states: float32 (n, O) true states, as the real environment observes them.
         returns: (n,) sums of rewards so far.
         running: (n,) bool; an episode that is over stays as it is.
         actions: (n,) actions of each step so far.
     """
 
-    def __init__(self, seeds: Sequence[int]) -> None:
-        self._envs = [piwm_gym.make_real(ENV_ID, obs_type="state") for _ in seeds]
+    def __init__(self, env_id: str, seeds: Sequence[int]) -> None:
+        self._envs = [
+            piwm_gym.make_real(env_id, obs_type="state", render_mode="rgb_array") for _ in seeds
+        ]
         starts = [env.reset(seed=seed) for env, seed in zip(self._envs, seeds, strict=True)]
         self.states = np.stack([observation for observation, _ in starts])
         self.returns = np.zeros(len(seeds))
         self.running = np.ones(len(seeds), dtype=bool)
         self.actions: list[np.ndarray] = []
-        # Draws the real environment's frames, bit for bit, five times as fast.
-        self._draw = CartPoleRenderer(self._envs[0].unwrapped.system.frame)  # type: ignore[attr-defined]
-        self._frames = np.stack([self._draw(state) for state in self.states])
+        system: System = self._envs[0].unwrapped.system  # type: ignore[attr-defined]
+        renderer = RENDERERS.get(system.name)
+        self._draw = None if renderer is None else renderer(system.frame)
+        self._frames = np.zeros((len(seeds), *system.frame.size, 3), dtype=np.uint8)
 
     def frames(self) -> np.ndarray:
         """uint8 (n, H, W, 3) real frames of the present moment."""
         for i in np.flatnonzero(self.running):
-            self._frames[i] = self._draw(self.states[i])
+            draw = self._draw
+            frame = self._envs[i].render() if draw is None else draw(self.states[i])
+            self._frames[i] = np.asarray(frame)
         return self._frames.copy()
 
     def step(self, actions: np.ndarray) -> None:
@@ -62,14 +76,15 @@ Observer = Callable[[RealEpisodes], np.ndarray]
 
 
 def true_states(episodes: RealEpisodes) -> np.ndarray:
-    """(n, 4) states as the simulator knows them."""
+    """(n, O) states as the simulator knows them."""
     return episodes.states
 
 
 class EstimatedStates:
-    """(n, 4) states estimated from real frames and the actions between them, nothing else.
+    """(n, O) states estimated from real frames and the actions between them, nothing else.
 
     Every frame is encoded once. The first frame shows no velocity, so that is taken to be zero.
+    A scene is the mean of what the frames so far show of it.
 
     Args:
         model: Reads the frames and explains their motion.
@@ -77,20 +92,25 @@ class EstimatedStates:
 
     def __init__(self, model: WorldModel) -> None:
         self.model = model
+        self.window = WINDOWS[model.system.name]
         self._configurations: list[torch.Tensor] = []
+        self._scenes: list[torch.Tensor] = []
 
     @torch.no_grad()
     def __call__(self, episodes: RealEpisodes) -> np.ndarray:
         """Call once per step."""
         model, system = self.model, self.model.system
-        newest = model.encode_frames(torch.from_numpy(episodes.frames()))
-        self._configurations = [*self._configurations, newest][-WINDOW:]
+        read = model.encode_frames(torch.from_numpy(episodes.frames()))
+        newest, scene = read.tensor_split((len(system.visible),), dim=-1)
+        self._configurations = [*self._configurations, newest][-self.window :]
+        self._scenes.append(scene)
         if len(self._configurations) == 1:
             state = system.from_configurations(newest, newest, system.dt)
         else:
             window = torch.stack(self._configurations, dim=1)
             actions = np.stack(episodes.actions[1 - window.shape[1] :], axis=1)
-            state = shooting(system, window, torch.from_numpy(actions), model.params)
+            known = torch.stack(self._scenes).mean(0) if system.scene_variables else None
+            state = shooting(system, window, torch.from_numpy(actions), model.params, known)
         return system.observation(state).numpy()
 
 
@@ -106,9 +126,11 @@ class StackedFrames:
         return self._stack.push(frames) if episodes.actions else self._stack.start(frames)
 
 
-def real_returns(agent: BaseAlgorithm, observer: Observer, seeds: Sequence[int]) -> np.ndarray:
+def real_returns(
+    agent: BaseAlgorithm, env_id: str, observer: Observer, seeds: Sequence[int]
+) -> np.ndarray:
     """(n,) returns in the real environment, one episode per seed, without exploration."""
-    episodes = RealEpisodes(seeds)
+    episodes = RealEpisodes(env_id, seeds)
     while episodes.running.any():
         actions, _ = agent.predict(observer(episodes), deterministic=True)
         episodes.step(actions)
@@ -116,7 +138,7 @@ def real_returns(agent: BaseAlgorithm, observer: Observer, seeds: Sequence[int])
 
 
 __all__ = [
-    "WINDOW",
+    "WINDOWS",
     "EstimatedStates",
     "Observer",
     "RealEpisodes",

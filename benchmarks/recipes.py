@@ -19,6 +19,8 @@ class Recipe:
         epochs: Passes over a rollout.
         learning_rate: At the start; falls linearly to zero.
         entropy: Weight of the entropy bonus.
+        gamma: Discount per step.
+        gae_lambda: Of the advantage estimator.
         net_arch: Widths of the hidden layers of policy and value.
         eval_every: Updates between two evaluations in imagination.
         eval_episodes: Episodes of each.
@@ -32,6 +34,8 @@ class Recipe:
     epochs: int
     learning_rate: float
     entropy: float = 0.0
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
     net_arch: tuple[int, ...] = (64, 64)
     eval_every: int = 5
     eval_episodes: int = 20
@@ -46,29 +50,48 @@ class Recipe:
 
 
 RECIPES = {
-    "state": Recipe(
-        "state",
-        steps=300_000,
-        num_envs=256,
-        rollout=32,
-        batch_size=1024,
-        epochs=10,
-        learning_rate=1e-3,
-        eval_episodes=100,
-    ),
-    "pixels": Recipe(
-        "pixels",
-        steps=300_000,
-        num_envs=64,
-        rollout=64,
-        batch_size=512,
-        epochs=10,
-        learning_rate=1e-3,
-        net_arch=(64,),
-        eval_every=10,
-        eval_episodes=50,
-    ),
+    "cartpole": {
+        "state": Recipe(
+            "state",
+            steps=300_000,
+            num_envs=256,
+            rollout=32,
+            batch_size=1024,
+            epochs=10,
+            learning_rate=1e-3,
+            eval_episodes=100,
+        ),
+        "pixels": Recipe(
+            "pixels",
+            steps=300_000,
+            num_envs=64,
+            rollout=64,
+            batch_size=512,
+            epochs=10,
+            learning_rate=1e-3,
+            net_arch=(64,),
+            eval_every=10,
+            eval_episodes=50,
+        ),
+    },
+    "lunar_lander": {
+        "state": Recipe(
+            "state",
+            steps=6_000_000,
+            num_envs=256,
+            rollout=64,
+            batch_size=2048,
+            epochs=6,
+            learning_rate=1e-3,
+            entropy=0.01,
+            gamma=0.999,
+            gae_lambda=0.98,
+            eval_every=20,
+            eval_episodes=100,
+        ),
+    },
 }
+"""By system and policy."""
 
 
 __all__ = ["RECIPES", "Recipe"]

@@ -12,12 +12,14 @@ pytest.importorskip("stable_baselines3")
 
 import piwm_gym
 from benchmarks import control, throughput
-from benchmarks.agents import ENV_ID, World, train
+from benchmarks.agents import World, train
 from benchmarks.pixels import BAND, STACK, bands
 from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
 from benchmarks.recipes import RECIPES
 from benchmarks.tables import update_csv
 from piwm_gym.world_model import WorldModel
+
+ENV_ID = "PIWM-CartPole-v0"
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -84,7 +86,7 @@ def test_a_table_with_other_columns_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_drawn_frames_are_the_real_environments() -> None:
-    episodes = RealEpisodes([3, 4])
+    episodes = RealEpisodes(ENV_ID, [3, 4])
     real = piwm_gym.make_real(ENV_ID, obs_type="pixels")
     frame, _ = real.reset(seed=4)
     for _ in range(5):
@@ -101,7 +103,7 @@ def test_bands_keep_the_area_average() -> None:
 
 
 def test_imagined_episodes_start_with_a_still_stack(checkpoint: str) -> None:
-    venv = World("extrinsic-discrete", checkpoint).imagine(RECIPES["pixels"], 2, seed=0)
+    venv = World(checkpoint=checkpoint).imagine(RECIPES["cartpole"]["pixels"], 2, seed=0)
     before = np.asarray(venv.reset())
     assert before.shape == (2, STACK, 64 // BAND, 64)
     assert venv.observation_space.contains(before[0])
@@ -119,7 +121,7 @@ def test_imagined_episodes_start_with_a_still_stack(checkpoint: str) -> None:
 
 
 def test_real_frames_are_stacked_like_imagined_ones() -> None:
-    episodes, observe = RealEpisodes([0]), StackedFrames()
+    episodes, observe = RealEpisodes(ENV_ID, [0]), StackedFrames()
     first = observe(episodes)
     assert (first == bands(episodes.frames())[:, None]).all()
     episodes.step(np.array([1]))
@@ -132,7 +134,7 @@ def test_states_are_estimated_from_frames_and_actions(
     model: WorldModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where frames are read without error, the estimate is the true state."""
-    episodes = RealEpisodes([5, 6])
+    episodes = RealEpisodes(ENV_ID, [5, 6])
     monkeypatch.setattr(
         model,
         "encode_frames",
@@ -151,9 +153,14 @@ def test_states_are_estimated_from_frames_and_actions(
 
 def test_training_is_reproducible_and_keeps_the_best(checkpoint: str) -> None:
     recipe = replace(
-        RECIPES["state"], steps=256, num_envs=8, batch_size=64, eval_every=1, eval_episodes=4
+        RECIPES["cartpole"]["state"],
+        steps=256,
+        num_envs=8,
+        batch_size=64,
+        eval_every=1,
+        eval_episodes=4,
     )
-    world = World("extrinsic-discrete", checkpoint)
+    world = World(checkpoint=checkpoint)
     first, second = (train(recipe, world, seed=1, episodes=3) for _ in range(2))
     assert np.array_equal(first.imagined, second.imagined)
     assert first.steps == 256

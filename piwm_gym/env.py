@@ -25,7 +25,8 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     The environment is imagined: a state in SI units moves by equations whose physical
     parameters were learned from frames of the real environment, and a decoder draws the frames.
     Neither the real environment nor a data set is needed. ``PIWM-CartPole-v0`` imagines
-    ``CartPole-v1``; :func:`piwm_gym.make_real` makes the real one with the same spaces.
+    ``CartPole-v1``, ``PIWM-LunarLander-v0`` imagines ``LunarLander-v3`` with discrete actions;
+    :func:`piwm_gym.make_real` makes the real one with the same spaces.
 
     ## Action Space
     That of the real environment. Cart Pole: ``Discrete(2)``.
@@ -35,15 +36,29 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | 0   | push cart to the left  | ``params.force_mag`` N for one step |
     | 1   | push cart to the right | ``params.force_mag`` N for one step |
 
+    Lunar Lander: ``Discrete(4)``.
+
+    | Num | Action            | Effect on a level lander for one step, on average          | Unit  |
+    |-----|-------------------|------------------------------------------------------------|-------|
+    | 0   | nothing           |                                                            |       |
+    | 1   | fire left engine  | ``side_acceleration`` to the left, turns counter-clockwise | m/s^2 |
+    | 2   | fire main engine  | ``main_acceleration`` upwards                              | m/s^2 |
+    | 3   | fire right engine | ``side_acceleration`` to the right, turns clockwise        | m/s^2 |
+
+    The engines are dispersed as in the real environment: every firing draws its thrust and
+    direction from the environment's own random numbers. ``params={"main_dispersion": 0.0,
+    "side_dispersion": 0.0}`` switches that off.
+
     Integers, integral floats and arrays, lists or tensors with one element are accepted. An
     action outside a discrete space is an error; one outside a Box is clipped.
 
     ## Observation Space
     Chosen by ``obs_type``:
 
-    - ``"pixels"`` (default): the decoded frame, ``Box(0, 255, (64, 64, 3), uint8)``.
-    - ``"state"``: the real environment's observation, float32. Numbers beyond the space's
-      bounds are clipped in the observation, never in the simulation.
+    - ``"pixels"`` (default): the decoded frame, ``Box(0, 255, (H, W, 3), uint8)``, 64 x 64 for
+      Cart Pole, 64 x 96 for Lunar Lander.
+    - ``"state"``: the real environment's observation, float32, in its own scaling. Numbers
+      beyond the space's bounds are clipped in the observation, never in the simulation.
     - ``"pixels_state"``: ``Dict`` with both, under the keys ``"pixels"`` and ``"state"``.
 
     State of Cart Pole:
@@ -55,29 +70,56 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | 2   | pole angle            | rad   | -0.42 | 0.42 |
     | 3   | pole angular velocity | rad/s | -inf  | inf  |
 
+    State of Lunar Lander, where the pad is the origin:
+
+    | Num | Observation                 | One unit is   | Min   | Max  |
+    |-----|-----------------------------|---------------|-------|------|
+    | 0   | horizontal position         | 10 m          | -2.5  | 2.5  |
+    | 1   | vertical position           | 6.67 m        | -2.5  | 2.5  |
+    | 2   | horizontal velocity         | 5 m/s         | -10   | 10   |
+    | 3   | vertical velocity           | 7.5 m/s       | -10   | 10   |
+    | 4   | angle, counter-clockwise    | rad           | -6.28 | 6.28 |
+    | 5   | angular velocity            | 2.5 rad/s     | -10   | 10   |
+    | 6   | the right leg is down       | 0 or 1        | 0     | 1    |
+    | 7   | the left leg is down        | 0 or 1        | 0     | 1    |
+
     ``info["state"]`` is the state in SI units, float32 (D,), at every reset and step;
     ``info["in_distribution"]`` says whether it lies in the range of the training labels, outside
     of which frames are guesses; ``info["params"]``, at a reset, maps the names of the physical
-    parameters to the values of the episode.
+    parameters to the values of the episode. Lunar Lander's state has ten numbers: the eight
+    observed quantities, ``rest_time`` (s, for how long it has not moved) and ``crashed`` (0 or
+    1); ``env.unwrapped.system.variables`` lists names, units and ranges.
+
+    What is fixed in an episode and shows in the frame is its *scene*: ``info["scene"]``, at a
+    reset, float32 (S,). Cart Pole has none. Lunar Lander's is the terrain, 11 heights above where
+    the lander's origin rests on the pad, in m, from x = -10 m to 10 m every 2 m.
 
     ## Rewards
     Those of the real environment, computed in closed form from the state. Cart Pole: +1 for
-    every step, the last one included.
+    every step, the last one included. Lunar Lander: the gain in a potential that counts distance
+    from the pad, speed, tilt (100 each per observation unit) and legs on the ground (10 each),
+    less 0.3 for the main engine and 0.03 for a side engine; instead -100 for a crash or for
+    leaving the view, +100 for coming to rest.
 
     ## Starting State
-    Drawn as the real environment does; Cart Pole: every number uniform in (-0.05, 0.05).
-    ``reset(options=...)`` takes
+    Drawn as the real environment does. Cart Pole: every number uniform in (-0.05, 0.05). Lunar
+    Lander: at the top of the view, moved by a random impulse, above a random terrain whose middle
+    is the flat pad. ``reset(options=...)`` takes
 
     | Option               | Value                                                             |
     |----------------------|-------------------------------------------------------------------|
     | ``state``            | (D,) start state, SI units                                        |
+    | ``scene``            | (S,) scene of the episode, where the system has one               |
     | ``frames, actions``  | uint8 (T, H, W, 3) observed frames, the T - 1 actions between     |
-    |                      | them: the episode goes on from the last frame                     |
+    |                      | them: the episode goes on from the last frame, in the scene that  |
+    |                      | they show unless ``scene`` gives another                          |
     | ``params``           | physical parameters for this episode only                         |
 
     ## Episode End
     Termination as in the real environment. Cart Pole: cart beyond +-2.4 m, or pole beyond +-12
-    degrees. Truncation: ``gymnasium.make`` adds the real environment's step limit, 500.
+    degrees. Lunar Lander: the hull touches the ground, the lander leaves the view sideways
+    (+-10 m), or it has rested for half a second. Truncation: ``gymnasium.make`` adds the real
+    environment's step limit, 500 for Cart Pole and 1000 for Lunar Lander.
 
     ## Arguments
 
@@ -101,6 +143,21 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `length`    | m     | 0.5         | half the pole's length     |
     | `force_mag` | N     | 10.0        | force of a push            |
     | `tau`       | s     | 0.02        | time step                  |
+
+    Physical parameters of Lunar Lander; those marked * may be 0:
+
+    | Name                        | Unit    | LunarLander-v3 | Meaning                             |
+    |-----------------------------|---------|----------------|-------------------------------------|
+    | `gravity`                   | m/s^2   | 10.0           | gravitational acceleration          |
+    | `main_acceleration`         | m/s^2   | 17.477         | of the main engine, upwards         |
+    | `side_acceleration`         | m/s^2   | 2.4824         | of a side engine, sideways          |
+    | `side_angular_acceleration` | rad/s^2 | 4.9713         | of a side engine, level             |
+    | `side_attitude` *           | rad/s^2 | 1.3154         | what sin^2(theta) adds to it        |
+    | `main_dispersion` *         | 1       | 0.2887         | standard deviation of main thrust   |
+    | `side_dispersion` *         | 1       | 0.1443         | standard deviation of side thrust   |
+    | `leg_strength`              | m/s^2   | 9.38           | largest push of one leg             |
+    | `leg_return`                | m/s     | 0.258          | speed at which a leg unbends        |
+    | `leg_friction`              | 1       | 0.1414         | friction of a leg on the ground     |
 
     ```python
     >>> import gymnasium as gym
@@ -189,7 +246,10 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         elif not self.simulation.started:
             self.simulation.seed([int(self.np_random.integers(2**63))])
         self.simulation.begin(Slots.every(1, self.simulation.device), read)
-        return self._observe(), {**self._info(), "params": self._param_values()}
+        info = {**self._info(), "params": self._param_values()}
+        if self.system.scene_variables:
+            info["scene"] = wait(self.simulation.scene[0])
+        return self._observe(), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance one time step.

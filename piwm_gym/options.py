@@ -1,4 +1,4 @@
-"""The ``options`` of ``reset``: start states, observed frames, parameters, which slots."""
+"""The ``options`` of ``reset``: start states, scenes, observed frames, parameters, which slots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from piwm_gym.actions import check_actions
-from piwm_gym.systems import System, unknown
+from piwm_gym.systems import System, Variable, unknown
 
-KEYS = ("state", "frames", "actions", "params")
+KEYS = ("state", "scene", "frames", "actions", "params")
 VECTOR_KEYS = (*KEYS, "reset_mask")
 
 
@@ -21,6 +21,7 @@ class ResetOptions:
 
     Attributes:
         state: (n, D) SI start states.
+        scene: (n, S) static visible variables.
         frames: (n, T, H, W, 3) uint8 observed frames.
         actions: (n, T - 1, *A) actions between them.
         params: Parameters for the episode that starts.
@@ -28,6 +29,7 @@ class ResetOptions:
     """
 
     state: Tensor | None = None
+    scene: Tensor | None = None
     frames: Tensor | None = None
     actions: Tensor | None = None
     params: Mapping[str, Any] | None = None
@@ -63,9 +65,13 @@ def read_options(
             "options['frames'] and options['actions'] go together: T frames and the T - 1 "
             "actions between them"
         )
-    state = frames = actions = mask = None
+    state = scene = frames = actions = mask = None
     if "state" in options:
-        state = _read_state(options["state"], system, lead)
+        state = _read_numbers("state", options["state"], system.variables, lead)
+    if "scene" in options:
+        if not system.scene_variables:
+            raise ValueError(f"{system.name} has no scene; leave options['scene'] out")
+        scene = _read_numbers("scene", options["scene"], system.scene_variables, lead)
     if "frames" in options:
         frames = _read_frames(options["frames"], system, lead)
         times = frames.shape[1] - 1
@@ -73,7 +79,7 @@ def read_options(
         actions = torch.from_numpy(checked if lead else checked[None])
     if "reset_mask" in options:
         mask = _read_mask(options["reset_mask"], lead)
-    return ResetOptions(state, frames, actions, options.get("params"), mask)
+    return ResetOptions(state, scene, frames, actions, options.get("params"), mask)
 
 
 def _array(value: Any) -> np.ndarray:
@@ -81,17 +87,20 @@ def _array(value: Any) -> np.ndarray:
     return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
 
 
-def _read_state(value: Any, system: System, lead: tuple[int, ...]) -> Tensor:
-    shape = (*lead, len(system.variables))
-    expected = f"expected {shape} finite numbers: {', '.join(system.state_names)}, SI units"
+def _read_numbers(
+    key: str, value: Any, variables: tuple[Variable, ...], lead: tuple[int, ...]
+) -> Tensor:
+    """One number per variable; for a vector environment also one row for all slots."""
+    shape = (*lead, len(variables))
+    expected = f"expected {shape} finite numbers: {', '.join(v.name for v in variables)}, SI units"
     try:
         array = _array(value).astype(np.float32)
     except (TypeError, ValueError):
-        raise ValueError(f"options['state'] is {value!r}; {expected}") from None
+        raise ValueError(f"options[{key!r}] is {value!r}; {expected}") from None
     if array.shape not in (shape, shape[-1:]):
-        raise ValueError(f"options['state'] has shape {array.shape}; {expected}")
+        raise ValueError(f"options[{key!r}] has shape {array.shape}; {expected}")
     if not np.isfinite(array).all():
-        raise ValueError(f"options['state'] is {value}; {expected}")
+        raise ValueError(f"options[{key!r}] is {value}; {expected}")
     return torch.from_numpy(np.broadcast_to(array, (lead or (1,)) + shape[-1:]).copy())
 
 

@@ -85,7 +85,7 @@ class WorldModelVecEnv(VecEnv):
         obs, info = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._reset_seeds()
         self._reset_options()
-        self.reset_infos = [{"state": state} for state in info["state"]]
+        self.reset_infos = [_reset_info(info, i) for i in range(self.num_envs)]
         self._returns[:], self._lengths[:] = 0.0, 0
         self._began = time.perf_counter()
         return obs
@@ -107,7 +107,7 @@ class WorldModelVecEnv(VecEnv):
                 "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
                 "episode": self._episode(i),
             }
-            self.reset_infos[i] = {"state": info["state"][i].copy()}
+            self.reset_infos[i] = _reset_info(info, i)
         self._returns[dones], self._lengths[dones] = 0.0, 0
         return obs, rewards, dones, infos
 
@@ -177,6 +177,11 @@ class WorldModelVecEnv(VecEnv):
                 "batched simulation; leave indices out. Parameters may differ: "
                 "env_method('set_params', length=[...]) takes one number per environment"
             )
+
+
+def _reset_info(info: dict[str, Any], i: int) -> dict[str, Any]:
+    """What the start of an episode says about one environment: state and, if any, scene."""
+    return {key: info[key][i].copy() for key in ("state", "scene") if key in info}
 
 
 def _batch_options(options: list[dict[str, Any]]) -> dict[str, Any]:

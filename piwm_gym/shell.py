@@ -97,7 +97,8 @@ class Shell:
             **values: Numbers by parameter name; in a vector environment also one per slot.
 
         Raises:
-            ValueError: Unknown name, wrong shape, not positive and finite, or randomised.
+            ValueError: Unknown name, wrong shape, a value that the parameter cannot take, or
+                one that is randomised.
         """
         self.simulation.params.set(values)
 

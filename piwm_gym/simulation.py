@@ -123,18 +123,19 @@ class Simulation:
             self.params.num_uniforms,
         )
         where = {"rows": slots.rows} if slots.by_index else {"mask": slots.mask}
-        initial, scene, values = self.streams.uniform(sum(sizes), **where).split(sizes, dim=1)
+        initial, drawn, values = self.streams.uniform(sum(sizes), **where).split(sizes, dim=1)
         self.params.begin(slots, values, episode)
         if not self.started:
             self._allocate()
-        if system.num_scene_uniforms:
-            self._put_scene(slots, system.scene(scene))
-        state = system.initial(initial, **self._scene(slots))
-        if options.state is not None:
-            state = slots.take(options.state.to(self.device))
-        elif options.frames is not None:
-            state = slots.take(self._estimate(options))
-        slots.put(self.state, state)
+        state, scene = self._start(options)
+        if scene is not None:
+            slots.put(self.scene, slots.take(scene))
+        elif system.scene_variables:
+            slots.put(self.scene, system.scene(drawn))
+        if state is not None:
+            slots.put(self.state, slots.take(state))
+        else:
+            slots.put(self.state, system.initial(initial, **self._scene(slots)))
         slots.clear(self.elapsed)
         self.done = self.done & ~slots.mask  # not in place: the mask may be this very tensor
         self._refresh(slots)
@@ -142,27 +143,28 @@ class Simulation:
     def _allocate(self) -> None:
         n, device = self.num_slots, self.device
         self.state = torch.zeros(n, len(self.system.variables), device=device)
-        self.scene = torch.zeros(n, 0, device=device)
+        self.scene = torch.zeros(n, len(self.system.scene_variables), device=device)
         self.elapsed = torch.zeros(n, dtype=torch.int64, device=device)
         self.done = torch.zeros(n, dtype=torch.bool, device=device)
 
-    def _put_scene(self, slots: Slots, scene: Tensor) -> None:
-        if self.scene.shape[1] != scene.shape[1]:
-            self.scene = torch.zeros(self.num_slots, scene.shape[1], device=self.device)
-        slots.put(self.scene, scene)
-
     def _scene(self, slots: Slots | None = None) -> dict[str, Tensor]:
         """The keyword ``scene`` for systems that have one."""
-        if not self.system.num_scene_uniforms:
+        if not self.system.scene_variables:
             return {}
         return {"scene": self.scene if slots is None else slots.take(self.scene)}
 
-    def _estimate(self, options: ResetOptions) -> Tensor:
-        """(n, D) states at the last of the observed frames, with the parameters in force."""
-        assert options.frames is not None
+    def _start(self, options: ResetOptions) -> tuple[Tensor | None, Tensor | None]:
+        """(n, D) states and (n, S) scenes that the options name or show; None: to be drawn."""
+        state, scene = (
+            None if given is None else given.to(self.device)
+            for given in (options.state, options.scene)
+        )
+        if options.frames is None:
+            return state, scene
         assert options.actions is not None
-        current = self.params.current
-        return self.model.encode(options.frames, options.actions, params=current)
+        return self.model.encode_window(
+            options.frames, options.actions, params=self.params.current, scene=scene
+        )
 
     @torch.no_grad()
     def step(self, action: Tensor, active: Tensor | None = None) -> Outcome:
@@ -216,7 +218,7 @@ class Simulation:
         for state, scene in zip(
             states.split(DECODE_CHUNK), scenes.split(DECODE_CHUNK), strict=True
         ):
-            keyword = {"scene": scene} if self.system.num_scene_uniforms else {}
+            keyword = {"scene": scene} if self.system.scene_variables else {}
             chunks.append(to_uint8(self.model.decode(state, **keyword)))
         return torch.cat(chunks)
 

@@ -42,8 +42,8 @@ class SlotParams:
         randomize: Parameters to draw uniformly from (low, high) at each start of an episode.
 
     Raises:
-        ValueError: Unknown name, wrong shape, a value that is not positive and finite, a
-            parameter both fixed and randomised.
+        ValueError: Unknown name, wrong shape, a value that is not finite and positive (or zero,
+            for a parameter that may vanish), a parameter both fixed and randomised.
     """
 
     def __init__(
@@ -182,7 +182,8 @@ def read_params(
         float32 copies.
 
     Raises:
-        ValueError: Not a mapping of known names to positive, finite numbers, one or one per slot.
+        ValueError: Not a mapping of known names to finite, positive numbers (or zero, for a
+            parameter that may vanish), one or one per slot.
     """
     if values is None:
         return {}
@@ -201,14 +202,17 @@ def read_params(
 
 def _read_value(kind: type[Params], name: str, value: Any, num_slots: int) -> Tensor:
     count = "one number" if num_slots == 1 else f"one number or {num_slots} of them"
-    expected = f"expected {count}, positive and finite, in {kind.unit(name)}"
+    vanish = kind.__dataclass_fields__[name].metadata["may_vanish"]
+    sign = "non-negative" if vanish else "positive"
+    expected = f"expected {count}, {sign} and finite, in {kind.unit(name)}"
     try:
         tensor = torch.as_tensor(value).detach().float().clone()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"parameter {name!r} is {value!r}; {expected}") from None
     if tensor.shape not in ((), (num_slots,)):
         raise ValueError(f"parameter {name!r} has shape {tuple(tensor.shape)}; {expected}")
-    if isinstance(value, bool) or not bool((tensor.isfinite() & (tensor > 0)).all()):
+    allowed = tensor.isfinite() & (tensor >= 0 if vanish else tensor > 0)
+    if isinstance(value, bool) or not bool(allowed.all()):
         raise ValueError(f"parameter {name!r} is {value}; {expected}")
     return tensor
 

@@ -34,7 +34,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
 
     Infos are dicts of arrays with a leading dimension n, each with its mask ``_key``: ``state``
     (n, D) in SI units and ``in_distribution`` (n,) at every step, ``params`` (n,) by name at a
-    reset and, where episodes may differ in their parameters, at the steps that start one.
+    reset and, where episodes may differ in their parameters, at the steps that start one;
+    ``scene`` (n, S), for systems that have one, at a reset and at the steps that start an
+    episode.
 
     With ``output="torch"`` all of it stays on the device, and no step waits for the device
     unless pixels are asked for. Then actions that lie on a GPU are checked with a delay, see
@@ -163,7 +165,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         slots = self._slots(read.mask)
         self._seed(seed, slots)
         self.simulation.begin(slots, read)
-        return self._observe(), {**self._info(), **self._params_info(slots.mask)}
+        info = {**self._info(), **self._params_info(slots.mask), **self._scene_info(slots.mask)}
+        return self._observe(), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Advance every slot by one time step.
@@ -185,8 +188,10 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         }[self.autoreset_mode]
         outcome, final, started = advance(action)
         info = {**self._info(), **final}
-        if started is not None and self.simulation.params.varies:
-            info |= self._params_info(started)
+        if started is not None:
+            info |= self._scene_info(started)
+            if self.simulation.params.varies:
+                info |= self._params_info(started)
         export = self._export
         return (
             self._observe(),
@@ -284,6 +289,11 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             "params": {name: self._export(value) for name, value in values.items()},
             "_params": self._export(mask),
         }
+
+    def _scene_info(self, mask: Tensor) -> dict[str, Any]:
+        if not self.system.scene_variables:
+            return {}
+        return {"scene": self._export(self.simulation.scene), "_scene": self._export(mask)}
 
     def _final(self, slots: Slots) -> dict[str, Any]:
         """``final_obs`` and ``final_info`` of the episodes that have just ended."""

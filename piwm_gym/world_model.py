@@ -176,9 +176,18 @@ class WorldModel(nn.Module):
         params: Params | None = None,
         scene: Float[Tensor, "*C S"] | None = None,
     ) -> Float[Tensor, "B D"]:
-        """State at the last frame of a window.
+        """State at the last frame of a window: :meth:`encode_window` without its scene."""
+        return self.encode_window(frames, actions, init, params, scene)[0]
 
-        Derived dimensions, such as contact flags, are those that the window's motion sets.
+    def encode_window(
+        self,
+        frames: Tensor,
+        actions: Shaped[Tensor, "B S *A"],
+        init: str | None = None,
+        params: Params | None = None,
+        scene: Float[Tensor, "*C S"] | None = None,
+    ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B S"] | None]:
+        """State at the last frame of a window, and the scene it was estimated in.
 
         Args:
             frames: (B, T, H, W, 3) uint8 or (B, T, 3, H, W) float in [0, 1], T at least 2.
@@ -187,6 +196,10 @@ class WorldModel(nn.Module):
             init: ``"shooting"`` or ``"fd"`` (last two frames only); default: the model's.
             params: Parameters to estimate with; default: the learned ones.
             scene: (S,) or (B, S) static visible variables; default: as :meth:`encode_scene`.
+
+        Returns:
+            The state, whose derived dimensions, such as contact flags, are those that the
+            window's motion sets; the scene, None for systems that have none.
 
         Raises:
             ValueError: Wrong shapes, fewer than two frames, an unknown ``init``, a scene for a
@@ -211,7 +224,8 @@ class WorldModel(nn.Module):
             scene = seen.mean(dim=1)
         scene = _spread(self._scene(scene), frames.shape[:1])
         actions = actions.to(self.device)
-        return ESTIMATORS[init](self.system, configurations, actions, params, scene)
+        state = ESTIMATORS[init](self.system, configurations, actions, params, scene)
+        return state, scene
 
     def step(
         self,

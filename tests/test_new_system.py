@@ -34,6 +34,7 @@ class Boat(System):
     frame = FrameSpec((64, 64), (0, 64), (0, 64), (64, 64), background=(0, 0, 0))
     num_initial_uniforms = 1
     num_step_uniforms = 1
+    scene_variables = (Variable("current", "m/s", 0.5, 1.5, visible=True),)
     num_scene_uniforms = 1
     parametrisations = {  # noqa: RUF012
         "identifiable": Parametrisation(
@@ -60,8 +61,9 @@ class Boat(System):
         return 0.5 + uniforms
 
     def transition(  # type: ignore[override]
-        self, state: Tensor, action: Tensor, params: Any, noise: Tensor, scene: Tensor
+        self, state: Tensor, action: Tensor, params: Any, scene: Tensor, noise: Any = 0.5
     ) -> Tensor:
+        noise = torch.as_tensor(noise).expand(*state.shape)
         speed = params.speed * action[..., 0] + scene[..., 0] + 0.1 * (noise[..., 0] - 0.5)
         return state + self.dt * speed[..., None]
 
@@ -83,6 +85,10 @@ class BoatModel(WorldModel):
 
     def decode(self, states: Tensor, scene: Tensor) -> Tensor:  # type: ignore[override]
         return (scene / 2)[:, :, None, None].expand(-1, 3, 64, 64)
+
+    def encode_frames(self, frames: Tensor) -> Tensor:
+        brightness = self._float_frames(frames).mean((-3, -2, -1))
+        return torch.stack((torch.zeros_like(brightness), 2 * brightness), dim=-1)
 
 
 @pytest.fixture

@@ -32,10 +32,15 @@ class Dynamics(nn.Module):
         choices = system.parametrisations
         if parametrisation not in choices:
             raise ValueError(unknown("parametrisation", parametrisation, tuple(choices)))
-        self.parametrisation: Parametrisation = choices[parametrisation]
+        self._system, self._choice = system, parametrisation  # by name: it holds functions
         if self.parametrisation.caveat:
             warnings.warn(self.parametrisation.caveat, stacklevel=2)
         self.raw = nn.Parameter(torch.zeros(len(self.parametrisation.learnables)))
+
+    @property
+    def parametrisation(self) -> Parametrisation:
+        """What is learned."""
+        return self._system.parametrisations[self._choice]
 
     @property
     def names(self) -> tuple[str, ...]:

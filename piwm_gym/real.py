@@ -21,8 +21,10 @@ from piwm_gym.twins import TWINS
 class RealEnv(gym.Env[Any, Any]):
     """The real environment behind an id, seen through the imagined one's interface.
 
-    Observations, ``info["state"]`` (float32, SI units), ``info["params"]`` at a reset, and the
-    reset options ``state`` and ``params`` are those of :class:`piwm_gym.env.WorldModelEnv`.
+    Observations, ``info["state"]`` (float32, SI units), ``info["params"]`` and ``info["scene"]``
+    at a reset, and the reset options ``state``, ``scene`` and ``params`` are those of
+    :class:`piwm_gym.env.WorldModelEnv`. Derived dimensions of a start state (contacts, timers)
+    are not written: they follow from the place.
     Frames are drawn only when an observation or ``render()`` needs one.
 
     Args:
@@ -92,7 +94,8 @@ class RealEnv(gym.Env[Any, Any]):
 
         Args:
             seed: Passed on to the real environment.
-            options: ``state``, (D,) start state in SI units; ``params`` for this episode only.
+            options: ``state``, (D,) start state in SI units; ``scene``, (S,) static visible
+                variables; ``params`` for this episode only.
 
         Raises:
             ValueError: Unknown option or wrong shape.
@@ -100,10 +103,13 @@ class RealEnv(gym.Env[Any, Any]):
         super().reset(seed=seed)
         read = read_options(options, self.system)
         if read.frames is not None:
-            raise ValueError(unknown("option of a real environment", "frames", ("state", "params")))
+            allowed = ("state", "scene", "params")
+            raise ValueError(unknown("option of a real environment", "frames", allowed))
         episode = self._read_params(read.params)
         self._twin.set_params({**self._lasting, **episode})
         self._twin.reset(seed)
+        if read.scene is not None:
+            self._twin.set_scene(read.scene[0].numpy())
         if read.state is not None:
             self._twin.set_state(read.state[0].numpy())
         self._started, self._frame = True, None

@@ -48,13 +48,20 @@ class Twin(ABC):
         """(S,) float64, the static visible variables of the episode."""
         return np.zeros(0)
 
+    def set_scene(self, scene: np.ndarray) -> None:
+        """Replace the scene of the episode.
+
+        Args:
+            scene: (S,) SI units.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no scene")
+
     @abstractmethod
-    def set_state(self, state: np.ndarray, scene: np.ndarray | None = None) -> None:
+    def set_state(self, state: np.ndarray) -> None:
         """Put the simulator into a state.
 
         Args:
             state: (D,) SI units; derived dimensions are not written, they follow.
-            scene: (S,) replaces the episode's.
         """
 
     @abstractmethod
@@ -77,8 +84,8 @@ class CartPoleTwin(Twin):
         """(4,) float64, SI units."""
         return np.array(self.env.state, dtype=np.float64)
 
-    def set_state(self, state: np.ndarray, scene: np.ndarray | None = None) -> None:
-        """Put the simulator into a state; there is no scene."""
+    def set_state(self, state: np.ndarray) -> None:
+        """Put the simulator into a state."""
         self.env.state = np.array(state, dtype=np.float64)
         self.env.steps_beyond_terminated = None
 
@@ -189,17 +196,32 @@ class LunarLanderTwin(Twin):
         heights = [polygons[0][0][1], *(polygon[1][1] for polygon in polygons)]
         return np.array(heights, dtype=np.float64) - self._level
 
-    def set_state(self, state: np.ndarray, scene: np.ndarray | None = None) -> None:
+    def set_scene(self, scene: np.ndarray) -> None:
+        """Rebuild the terrain, as the real environment's ``reset`` does.
+
+        Args:
+            scene: (11,) terrain heights in the coordinates of ``y``, m.
+        """
+        env = self.env
+        heights = (np.asarray(scene, dtype=np.float64) + self._level).tolist()
+        spacing = 2 * HALF_WIDTH / (len(heights) - 1)
+        points = [(i * spacing, height) for i, height in enumerate(heights)]
+        top = max(corner[1] for corner in env.sky_polys[0])
+        edges = list(pairwise(points))
+        for fixture in env.moon.fixtures[1:]:  # the first is the floor of the world
+            env.moon.DestroyFixture(fixture)
+        for edge in edges:
+            env.moon.CreateEdgeFixture(vertices=list(edge), density=0, friction=0.1)
+        env.sky_polys = [[p, q, (q[0], top), (p[0], top)] for p, q in edges]
+
+    def set_state(self, state: np.ndarray) -> None:
         """Put the simulator into a state.
 
         Args:
-            state: (10,) SI units; of the last four, what the place implies is taken.
-            scene: (11,) terrain heights, m.
+            state: (10,) SI units; the last four are not written, they follow from the place.
         """
         env = self.env
         env._clean_particles(True)
-        if scene is not None:
-            self._set_scene(np.asarray(scene, dtype=np.float64))
         for body in env.drawlist:
             body.awake = False  # forgets velocities, forces and how long it has been slow
             body.awake = True
@@ -292,20 +314,6 @@ class LunarLanderTwin(Twin):
             arm = leg.worldCenter - centre
             leg.linearVelocity = (x_dot - theta_dot * arm.y, y_dot + theta_dot * arm.x)
             leg.angularVelocity = theta_dot
-
-    def _set_scene(self, scene: np.ndarray) -> None:
-        """Rebuild the terrain, as the real environment's ``reset`` does."""
-        env = self.env
-        heights = (scene + self._level).tolist()
-        spacing = 2 * HALF_WIDTH / (len(heights) - 1)
-        points = [(i * spacing, height) for i, height in enumerate(heights)]
-        top = max(corner[1] for corner in env.sky_polys[0])
-        edges = list(pairwise(points))
-        for fixture in env.moon.fixtures[1:]:  # the first is the floor of the world
-            env.moon.DestroyFixture(fixture)
-        for edge in edges:
-            env.moon.CreateEdgeFixture(vertices=list(edge), density=0, friction=0.1)
-        env.sky_polys = [[p, q, (q[0], top), (p[0], top)] for p, q in edges]
 
     def _shaping(self) -> float:
         """The potential of the present state, whose gain is the reward of the next step.

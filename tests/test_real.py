@@ -11,7 +11,8 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from piwm_gym import make_real
 from piwm_gym.observations import OBS_TYPES
 from piwm_gym.preprocess import preprocess_frame
-from piwm_gym.systems import CartPole
+from piwm_gym.registration import ENTRIES, Entry
+from piwm_gym.systems import CartPole, LunarLander
 
 UNBOUNDED = "ignore:.*A Box observation space m.*imum value is -?infinity.*:UserWarning"
 
@@ -141,3 +142,81 @@ def test_arguments_and_actions_that_are_wrong() -> None:
         env.set_params(length=-1.0)
     with pytest.warns(UserWarning, match="without specifying any render mode"):
         assert env.render() is None
+
+
+@pytest.fixture
+def lander(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Id of the lunar lander."""
+    env_id = "PIWM-LunarLander-v0"
+    monkeypatch.setitem(ENTRIES, env_id, Entry(env_id, "lunar_lander", 1000, 200.0))
+    return env_id
+
+
+@pytest.mark.filterwarnings(UNBOUNDED)
+@pytest.mark.parametrize("obs_type", OBS_TYPES)
+def test_checkers_are_content_with_the_lunar_lander(lander: str, obs_type: str) -> None:
+    check_env(make_real(lander, obs_type=obs_type, render_mode="rgb_array").unwrapped)
+
+
+def test_is_lunar_lander(lander: str) -> None:
+    real = make_real(lander, obs_type="pixels_state")
+    reference = gym.make("LunarLander-v3", render_mode="rgb_array")
+    obs, info = real.reset(seed=3)
+    observed, _ = reference.reset(seed=3)
+    assert info["scene"].shape == (11,)
+    rng = np.random.default_rng(0)
+    done = False
+    while not done:
+        np.testing.assert_allclose(obs["state"], observed, atol=1e-6)
+        assert info["state"].shape == (10,)
+        frame = preprocess_frame(np.asarray(reference.render()), LunarLander().frame)
+        np.testing.assert_array_equal(obs["pixels"], frame)
+        action = rng.integers(4)
+        obs, *rest, info = real.step(action)
+        observed, *expected, _ = reference.step(action)
+        assert rest == expected
+        done = rest[1]
+
+
+def test_lunar_lander_starts_in_a_state_on_a_terrain(lander: str) -> None:
+    env = make_real(lander, obs_type="state")
+    start = [1.0, 5.0, 0.5, -1.0, 0.2, 0.1, 0, 0, 0, 0]
+    terrain = np.linspace(-2, 1, 11)
+    obs, info = env.reset(options={"state": start, "scene": terrain})
+    np.testing.assert_allclose(info["state"], start, atol=2e-6)
+    np.testing.assert_allclose(info["scene"], terrain, atol=1e-6)
+    assert obs[1] == pytest.approx(5 / (20 / 3))
+    _, info = env.reset(seed=1)
+    assert not np.allclose(info["scene"], terrain)
+    _, other = env.reset(seed=1, options={"scene": terrain})
+    np.testing.assert_allclose(other["scene"], terrain, atol=1e-6)
+    np.testing.assert_array_equal(info["state"], other["state"])
+    assert make_real(lander).spec.max_episode_steps == 1000
+
+
+def test_lunar_lander_without_dispersion_repeats_itself(lander: str) -> None:
+    env = make_real(lander, obs_type="state").unwrapped
+    env.set_params(main_dispersion=0.0, side_dispersion=0.0)
+    start = {"state": [0, 6.0, 0, 0, 0, 0, 0, 0, 0, 0]}
+    ends = []
+    for _ in range(2):
+        env.reset(options=start)
+        for t in range(30):
+            *_, info = env.step(t % 4)
+        ends.append(info["state"])
+    # Box2D starts from the forces in the legs' joints at the reset: some last bits differ.
+    np.testing.assert_allclose(*ends, atol=1e-5)
+    _, info = env.reset(options={"params": {"gravity": 3.0}})
+    assert info["params"]["gravity"] == 3.0
+    _, info = env.reset()
+    assert info["params"]["gravity"] == 10.0
+    assert info["params"]["main_dispersion"] == 0.0
+
+
+def test_parameters_that_the_real_lander_cannot_have(lander: str) -> None:
+    env = make_real(lander, obs_type="state").unwrapped
+    with pytest.raises(ValueError, match="legs, which cannot be set"):
+        env.set_params(leg_return=1.0)
+    with pytest.raises(ValueError, match="set the three together"):
+        env.reset(options={"params": {"side_attitude": 2.0}})
+    env.reset(seed=0)

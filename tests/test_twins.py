@@ -31,6 +31,11 @@ def flight(rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([moving, np.zeros(4)])
 
 
+def put(twin: LunarLanderTwin, state: np.ndarray, scene: np.ndarray) -> None:
+    twin.set_scene(scene)
+    twin.set_state(state)
+
+
 def test_reads_what_the_real_environment_observes() -> None:
     twin, rng = make(), np.random.default_rng(0)
     for _ in range(120):
@@ -59,7 +64,7 @@ def test_what_is_written_is_read() -> None:
         for _ in range(20):
             twin.step(int(rng.integers(4)))
         state, scene = flight(rng), rng.uniform(-3, 1, 11)
-        twin.set_state(state, scene)
+        put(twin, state, scene)
         np.testing.assert_allclose(twin.state(), state, atol=2e-6)
         np.testing.assert_allclose(twin.scene(), scene, atol=1e-9)
         assert twin.env.particles == []
@@ -70,7 +75,7 @@ def test_a_written_state_flies_by_the_equations() -> None:
     params = LunarLanderParams(**CALM)
     for seed in range(20):
         twin.reset(seed)
-        twin.set_state(flight(rng), FLAT)
+        put(twin, flight(rng), FLAT)
         expected = torch.from_numpy(twin.state())
         for _ in range(30):
             action = int(rng.integers(4))
@@ -112,7 +117,7 @@ def test_engines_and_gravity_can_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"leg_strength": 5.0}, r"'leg_strength' is 5; expected 9.38: .*legs, which cannot be set"),
+        ({"leg_strength": 5.0}, r"'leg_strength' is 5; expected .*legs, which cannot be set"),
         ({"leg_friction": 0.5}, r"'leg_friction' is 0.5"),
         (
             {"side_acceleration": 5.0},
@@ -132,7 +137,7 @@ def test_rewards_are_those_of_the_equations_from_the_first_step() -> None:
     twin, rng = make(), np.random.default_rng(3)
     for seed in range(5):
         twin.reset(seed)
-        twin.set_state(flight(rng), FLAT)
+        put(twin, flight(rng), FLAT)
         for _ in range(30):
             before, action = torch.from_numpy(twin.state()), int(rng.integers(4))
             reward = twin.step(action)[1]
@@ -167,7 +172,7 @@ def test_landings_come_to_rest_and_falls_crash_as_the_equations_say() -> None:
 def test_contacts_follow_from_the_place() -> None:
     twin = make()
     resting = np.zeros(10)
-    twin.set_state(resting, FLAT)
+    put(twin, resting, FLAT)
     assert twin.state()[6:].tolist() == [1, 1, 0, 0]
     twin.set_state(np.array([0, 5.0, *np.zeros(8)]))
     assert twin.state()[6:].tolist() == [0, 0, 0, 0]
@@ -180,7 +185,7 @@ def test_contacts_follow_from_the_place() -> None:
 def test_a_written_terrain_holds() -> None:
     twin = make(**CALM)
     hill = np.full(11, 2.0)
-    twin.set_state(np.array([0, 3.0, *np.zeros(8)]), hill)
+    put(twin, np.array([0, 3.0, *np.zeros(8)]), hill)
     for _ in range(100):
         twin.step(0)
     assert twin.state()[1] == pytest.approx(2.6, abs=0.1)
@@ -197,7 +202,7 @@ def test_frames_of_a_written_state_are_those_of_the_real_one() -> None:
             real.step(int(rng.integers(4)))
         real.env._clean_particles(True)
         copied.reset(100 + seed)
-        copied.set_state(real.state(), real.scene())
+        put(copied, real.state(), real.scene())
         ours, theirs = (
             preprocess_frame(twin.env.render(), SYSTEM.frame).astype(int) for twin in (copied, real)
         )

@@ -1,4 +1,11 @@
-"""Stage 3 of Algorithm 1: learn the physical parameters from free rollouts."""
+"""Stage 3 of Algorithm 1: learn the physical parameters from free rollouts.
+
+Each learnable is learned from what shows it (``Learnable.shown_by``), one kind after the other:
+
+motion     trajectories in free motion; gradient steps, then second-order ones (this file)
+contact    trajectories that reach the ground (``contact.py``)
+spread     the scatter about the mean free motion (``spread.py``)
+"""
 
 import math
 from typing import Any
@@ -10,14 +17,21 @@ from torch import Tensor
 from piwm_gym.models import Dynamics
 from piwm_gym.models.estimation import fit_start
 from piwm_gym.systems import System
+from training.contact import contact_error, fit_contact
 from training.fit import Batch, FitConfig, Stage, Terms
+from training.flight import CONTEXT, free_trajectories, grounded_trajectories, pieces
+from training.least_squares import levenberg_marquardt
 from training.losses import rollout_error
 from training.run import Run
+from training.spread import fit_spread
 
 HORIZONS = (5, 10, 20, 30)
-CONTEXT = 10
 DERIVATIVE_STEP = 1e-2
 """Step of the numerical derivatives of :func:`refine`, in logarithms or logits."""
+NOISY_WINDOW = 26
+"""Frames of a window of :func:`refine` where there is process noise. It adds up along a rollout:
+whole trajectories of 51 frames gave twice the error of the side engine's acceleration, windows
+of 17 frames, which hardly show it, three times."""
 
 
 class DynamicsStage(Stage):
@@ -36,7 +50,8 @@ class DynamicsStage(Stage):
         super().__init__()
         self.dynamics = dynamics
         self._system = system
-        self.register_buffer("half_range", system.ranges / 2, persistent=False)
+        half_range = system.ranges[system.estimated] / 2
+        self.register_buffer("half_range", half_range, persistent=False)
         self.register_buffer("horizon", torch.tensor(HORIZONS[0]))
 
     def _loss(self, batch: Batch, first: int, length: int) -> Tensor:
@@ -47,7 +62,8 @@ class DynamicsStage(Stage):
         start = fit_start(self._system, configurations, actions, params)
         states = self._system.rollout(start, actions, params)
         labels = batch["labels"][:, first + 1 : first + length]
-        return rollout_error(states, labels, self.half_range)
+        estimated = self._system.estimated
+        return rollout_error(states[..., estimated], labels[..., estimated], self.half_range)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
         """L_dyn over a window at a random place; the terms are the learned quantities."""
@@ -66,9 +82,8 @@ class DynamicsStage(Stage):
         self.horizon.fill_(HORIZONS[min(int(10 * progress), len(HORIZONS) - 1)])
 
 
-@torch.no_grad()
 def refine(dynamics: Dynamics, system: System, batch: Batch, iterations: int = 10) -> None:
-    """Levenberg-Marquardt on whole trajectories, from where the stage left the parameters.
+    """Levenberg-Marquardt from where the stage left the parameters that free motion shows.
 
     Force and pole mass trade off almost freely (their estimates correlate at -0.9). First-order
     steps creep along that valley and end where the schedule does; second-order steps on a handful
@@ -77,35 +92,36 @@ def refine(dynamics: Dynamics, system: System, batch: Batch, iterations: int = 1
     Args:
         dynamics: What is refined, in place.
         system: Its system.
-        batch: Trajectories, as for :func:`train_dynamics`.
+        batch: Trajectories in free motion, as for :func:`train_dynamics`; whole ones are used
+            without process noise, pieces with.
         iterations: Steps that are tried.
     """
-    half_range = (system.ranges / 2).to(dynamics.raw)
-    actions = batch["actions"]
+    estimated = system.estimated
+    half_range = (system.ranges[estimated] / 2).to(dynamics.raw)
+    if system.num_step_uniforms:
+        batch = pieces(batch, NOISY_WINDOW)
+    actions, labels = batch["actions"], batch["labels"][:, 1:, estimated]
 
+    @torch.no_grad()
     def residuals(raw: Tensor) -> Tensor:
         """All normalised label residuals of free rollouts, (M,)."""
         dynamics.raw.copy_(raw)
         params = dynamics.params
         start = fit_start(system, batch["configurations"], actions, params)
         states = system.rollout(start, actions, params)
-        return ((states - batch["labels"][:, 1:]) / half_range).flatten()
+        return ((states[..., estimated] - labels) / half_range).flatten()
 
-    raw, damping = dynamics.raw.clone(), 1e-3
-    error = residuals(raw)
-    for _ in range(iterations):
-        moves = DERIVATIVE_STEP * torch.eye(len(raw)).to(raw)
-        columns = [(residuals(raw + m) - residuals(raw - m)) / (2 * DERIVATIVE_STEP) for m in moves]
-        jacobian = torch.stack(columns, dim=1).double()
-        normal = jacobian.mT @ jacobian
-        damped = normal + damping * torch.diag(normal.diagonal())
-        moved = raw - torch.linalg.solve(damped, jacobian.mT @ error.double()).to(raw)
-        attempt = residuals(moved)
-        better = bool(torch.isfinite(attempt).all()) and attempt.norm() < error.norm()
-        if better:
-            raw, error = moved, attempt
-        damping *= 0.1 if better else 10.0
-    dynamics.raw.copy_(raw)
+    start = dynamics.raw.detach().clone()
+    moving = shown_by(dynamics, "motion")
+    best = levenberg_marquardt(residuals, start, moving, iterations, DERIVATIVE_STEP)
+    with torch.no_grad():
+        dynamics.raw.copy_(best)
+
+
+def shown_by(dynamics: Dynamics, what: str) -> list[int]:
+    """Indices of the learnables that ``what`` shows."""
+    learnables = dynamics.parametrisation.learnables
+    return [i for i, item in enumerate(learnables) if item.shown_by == what]
 
 
 def starting_values(dynamics: Dynamics, system: System, start: int) -> tuple[float, ...]:
@@ -137,7 +153,7 @@ def train_dynamics(
         dynamics: What is learned.
         system: Its system.
         train: Per trajectory, SI units: ``configurations`` (N, T+1, P), ``actions`` (N, T[, A])
-            and ``labels`` (N, T+1, D), the proxies' means.
+            and ``labels`` (N, T+1, D), the proxies' means; ``scene`` (N, S) where there is one.
         validation: The same of other trajectories.
         config: How to optimise.
         num_starts: Number of starting points.
@@ -147,16 +163,21 @@ def train_dynamics(
         The best loss, and for every start where it began, where it ended, its loss and seconds.
     """
     best, best_loss = dynamics.state_dict(), math.inf
+    free = free_trajectories(system, train), free_trajectories(system, validation)
+    grounded = grounded_trajectories(system, train), grounded_trajectories(system, validation)
     starts = []
     for start in range(num_starts):
         stage = DynamicsStage(system, dynamics).to(dynamics.raw.device)
         values = starting_values(dynamics, system, start)
         dynamics.set_values(values)
         name = f"dynamics-{start}"
-        result = run.fit(stage, (train, validation), config, name)
-        refine(dynamics, system, train)
+        result = run.fit(stage, free, config, name)
+        refine(dynamics, system, free[0])
         with torch.no_grad():
-            loss = float(stage.validation(validation)[0])
+            loss = float(stage.validation(free[1])[0])
+        loss += _learn_contact(dynamics, system, grounded)
+        if spread := shown_by(dynamics, "spread"):
+            fit_spread(dynamics, system, free[0], spread)
         learned = [float(value.detach()) for value in dynamics.values]
         starts.append(
             {
@@ -170,4 +191,18 @@ def train_dynamics(
             best_loss = loss
             best = {name: tensor.clone() for name, tensor in dynamics.state_dict().items()}
     dynamics.load_state_dict(best)
-    return {"loss": best_loss, "starts": starts}
+    trajectories = {"free": len(free[0]["labels"]), "grounded": len(grounded[0]["labels"])}
+    return {"loss": best_loss, "trajectories": trajectories, "starts": starts}
+
+
+def _learn_contact(dynamics: Dynamics, system: System, grounded: tuple[Batch, Batch]) -> float:
+    """Fit what only the ground shows; its loss on validation labels, 0 with nothing to learn.
+
+    Where no trajectory reaches the ground, these learnables stay where they started.
+    """
+    moving = shown_by(dynamics, "contact")
+    train, validation = grounded
+    if not moving or not len(train["labels"]):
+        return 0.0
+    fit_contact(dynamics, system, train, moving)
+    return contact_error(dynamics, system, validation) if len(validation["labels"]) else 0.0

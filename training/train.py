@@ -16,7 +16,7 @@ from rich.console import Console
 
 from piwm_gym.checkpoint import resolve_device, save
 from piwm_gym.models import VARIANTS
-from piwm_gym.systems import unknown
+from piwm_gym.systems import get_system, unknown
 from training import distributed
 from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
@@ -105,7 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = VARIANTS if args.variant == "all" else (args.variant,)
         if args.variant not in (*VARIANTS, "all"):
             raise ValueError(unknown("variant", args.variant, (*VARIANTS, "all")))
-        configs = [tyro.cli(TrainConfig, default=preset(args.preset, v), args=rest) for v in chosen]
+        get_system(args.system)  # an unknown one is an error before anything else
+        configs = [
+            tyro.cli(TrainConfig, default=preset(args.preset, v, args.system), args=rest)
+            for v in chosen
+        ]
         distributed.initialize()
         dataset = load_dataset(args.data or Path("data") / f"{args.system}-laptop")
         for config in configs:

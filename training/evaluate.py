@@ -26,11 +26,15 @@ from training.metrics import (
     CHUNK,
     WINDOWS,
     TestSet,
+    decode,
     decoding,
     estimate,
     forecast_errors,
+    of_configuration,
+    of_state,
     rmse,
     single_frame_rmse,
+    true_start,
 )
 from training.probe import FrameNet, train_pixel_controller, train_reader
 
@@ -62,14 +66,12 @@ def load_subject(path: Path) -> Subject:
 def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     """State error from frames by window length; window 1 is the configuration alone."""
     model = subject.model
-    names = model.system.state_names
-    visible = [names[i] for i in model.system.visible]
-    single = dict(zip(visible, single_frame_rmse(model, test), strict=True))
+    system = model.system
+    single = of_configuration(system, single_frame_rmse(model, test))
     rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]
     truth = test.futures[:, 0]
     for init, window in ESTIMATIONS:
-        error = rmse(estimate(model, test, window, init) - truth)
-        values = dict(zip(names, error, strict=True))
+        values = of_state(system, rmse(estimate(model, test, window, init).state - truth))
         rows.append({**subject.label, "init": init, "window": window, **values})
     return rows
 
@@ -77,10 +79,11 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
 def forecast_rows(subject: Subject, test: TestSet) -> Rows:
     """RMSE by horizon: from frames, and the lines that say where it comes from."""
     model, truth = subject.model, test.futures
-    reference = model.system.reference
+    reference, perfect = model.system.reference, true_start(test)
     curves = {
         "persistence": truth[:, :1] - truth,
-        "true parameters from the true state": forecast_errors(model, test, truth[:, 0], reference),
+        "true parameters from the true state": forecast_errors(model, test, perfect, reference),
+        "learned parameters from the true state": forecast_errors(model, test, perfect),
     }
     for window in WINDOWS:
         start = estimate(model, test, window)
@@ -95,13 +98,13 @@ def forecast_rows(subject: Subject, test: TestSet) -> Rows:
 
 
 def _horizon(model: WorldModel, error: Tensor) -> Iterable[dict[str, float]]:
-    names = model.system.state_names
+    system = model.system
     values = rmse(error)
-    normalised = (values / model.system.ranges.numpy()) ** 2
+    normalised = (values / system.ranges.numpy())[:, system.estimated] ** 2
     for step, row in enumerate(values):
         yield {
             "step": step,
-            **dict(zip(names, row, strict=True)),
+            **of_state(system, row),
             "normalised": float(normalised[step].mean() ** 0.5),
         }
 
@@ -129,19 +132,21 @@ def parameter_rows(subject: Subject) -> Rows:
 def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
     """Frames drawn from true states, read again by the model and by an independent reader."""
     model = subject.model
-    visible = model.system.visible
-    states, frames = test.states[::2], test.frames[::2]
+    system, denormalize = model.system, model.autoencoder.denormalize
+    states, frames, truth = test.states[::2], test.frames[::2], test.configurations[::2]
+    scenes = truth[:, len(system.visible) :]
     own = decoding(model, test)
     read, real = [], []
-    for state, frame in zip(states.split(CHUNK), frames.split(CHUNK), strict=True):
-        truth = state[:, visible]
-        read.append(model.autoencoder.denormalize(reader(model.decode(state))) - truth)
-        real.append(model.autoencoder.denormalize(reader(to_float(frame))) - truth)
+    for part in torch.arange(len(states)).split(CHUNK):
+        decoded = decode(model, states[part], scenes[part])
+        read.append(denormalize(reader(decoded)) - truth[part])
+        real.append(denormalize(reader(to_float(frames[part]))) - truth[part])
+    by_reader, on_real = (of_configuration(system, rmse(torch.cat(e))) for e in (read, real))
     row = {**subject.label, "foreground_mse": own["foreground_mse"]}
-    for i, name in enumerate(model.system.state_names[j] for j in visible):
-        row[f"{name}_by_the_model"] = own["reread_rmse"][name]
-        row[f"{name}_by_the_reader"] = float(rmse(torch.cat(read))[i])
-        row[f"{name}_by_the_reader_on_real_frames"] = float(rmse(torch.cat(real))[i])
+    for name, error in own["reread_rmse"].items():
+        row[f"{name}_by_the_model"] = error
+        row[f"{name}_by_the_reader"] = by_reader[name]
+        row[f"{name}_by_the_reader_on_real_frames"] = on_real[name]
     return [row]
 
 

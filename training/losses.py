@@ -5,58 +5,61 @@ something beside a reconstruction that is summed.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-FOREGROUND_THRESHOLD = 0.05
-FOREGROUND_WEIGHT = 10.0
-
-
-def foreground(
-    frames: Float[Tensor, "B 3 H W"], median: Float[Tensor, "3 H W"]
-) -> Bool[Tensor, "B 1 H W"]:
-    """Pixels that differ from the data set's median frame in any channel."""
-    return (frames - median).abs().amax(1, keepdim=True) > FOREGROUND_THRESHOLD
+from piwm_gym.systems import System
+from training.foreground import Foreground
 
 
 def reconstruction(
-    decoded: Float[Tensor, "B 3 H W"],
-    frames: Float[Tensor, "B 3 H W"],
-    median: Float[Tensor, "3 H W"],
+    decoded: Float[Tensor, "B 3 H W"], frames: Float[Tensor, "B 3 H W"], foreground: Foreground
 ) -> Float[Tensor, ""]:
-    """L_recon: squared error summed over pixels, foreground pixels weighted 11 to 1.
+    """L_recon: squared error summed over pixels, the foreground's weighted more.
 
-    Unweighted, an empty scene is a good optimum: cart and pole fill 4 % of the frame.
+    Unweighted, an empty scene is a good optimum: what moves fills 4 % of the frame, or 1 %.
     """
-    weight = 1 + FOREGROUND_WEIGHT * foreground(frames, median)
+    weight = 1 + foreground.weight * foreground(frames)
     return (weight * (decoded.float() - frames) ** 2).sum((1, 2, 3)).mean()
 
 
 def foreground_error(
-    decoded: Float[Tensor, "B 3 H W"],
-    frames: Float[Tensor, "B 3 H W"],
-    median: Float[Tensor, "3 H W"],
+    decoded: Float[Tensor, "B 3 H W"], frames: Float[Tensor, "B 3 H W"], foreground: Foreground
 ) -> Float[Tensor, ""]:
     """Mean squared error over the pixels that are foreground in the frame or in the decoded one.
 
     Counting both sides punishes a missing pole and a ghost alike.
     """
-    mask = (foreground(frames, median) | foreground(decoded, median)).float()
+    mask = (foreground(frames) | foreground(decoded)).float()
     error = (decoded - frames).square().mean(1, keepdim=True)
     return (error * mask).sum() / mask.sum()
 
 
+def configuration_weights(system: System) -> Float[Tensor, " P"]:
+    """Weights of the configuration's dimensions in the interpretability loss.
+
+    The scene as a whole counts as one dimension. Eleven heights that count like x, y and theta
+    would be four fifths of the loss, though a height may be as wrong in metres as a place and is
+    drawn with far more pixels.
+    """
+    scene = len(system.scene_variables)
+    return torch.cat((torch.ones(len(system.visible)), torch.ones(scene) / max(1, scene)))
+
+
 def interpretability(
-    predicted: Float[Tensor, "B P"], proxy_mean: Float[Tensor, "B P"]
+    predicted: Float[Tensor, "B P"],
+    proxy_mean: Float[Tensor, "B P"],
+    weight: Float[Tensor, " P"],
 ) -> Float[Tensor, ""]:
     """L_interp (paper, equation 3): squared distance to the proxies' mean, normalised units."""
-    return (predicted.float() - proxy_mean).square().sum(-1).mean()
+    return (weight * (predicted.float() - proxy_mean).square()).sum(-1).mean()
 
 
 def interpretability_kl(
     predicted: Float[Tensor, "B P"],
     proxy_mean: Float[Tensor, "B P"],
     proxy_std: Float[Tensor, "B P"],
+    weight: Float[Tensor, " P"],
     prediction_std: float = 0.05,
 ) -> Float[Tensor, ""]:
     """The paper's alternative: KL(N(predicted, prediction_std) || Gaussian fitted to the proxies).
@@ -67,7 +70,7 @@ def interpretability_kl(
     std = proxy_std.clamp(min=1e-2)
     ratio = prediction_std / std
     distance = (predicted.float() - proxy_mean) / std
-    return 0.5 * (ratio**2 + distance**2 - 1 - 2 * torch.log(ratio)).sum(-1).mean()
+    return 0.5 * (weight * (ratio**2 + distance**2 - 1 - 2 * torch.log(ratio))).sum(-1).mean()
 
 
 def latent_reconstruction(

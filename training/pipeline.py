@@ -26,8 +26,10 @@ from training.config import TrainConfig
 from training.dataset import TrajectoryDataset
 from training.dynamics import train_dynamics
 from training.fit import Batch
+from training.foreground import foreground_of
 from training.run import Run
 from training.stages import (
+    Interpretability,
     IntrinsicStage,
     LatentSource,
     PhysicalDecoderStage,
@@ -49,8 +51,9 @@ class TrainingData:
         system: The system.
         frames: uint8 (N, T+1, H, W, 3).
         actions: (N, T) or (N, T, A).
-        proxy_mean: float (N, T+1, D), SI units.
-        proxy_std: float (N, T+1, D), SI units.
+        proxy_mean: float (N, T+1, D+S), SI units, of the state and then of the scene: that is
+            constant in a trajectory, but labelled anew at each step like all that a frame shows.
+        proxy_std: The same shape, SI units.
         train: Indices of the training trajectories.
         validation: Indices of the validation trajectories.
         description: How the data were made, for the checkpoint.
@@ -71,7 +74,8 @@ class TrainingData:
     ) -> "TrainingData":
         """Draw the labels and move everything to the device."""
         system = get_system(dataset.manifest["system"])
-        labels = weak_labels(dataset.states, system.ranges.numpy(), supervision)
+        labelled, ranges = labelled_truth(dataset, system)
+        labels = weak_labels(labelled, ranges, supervision)
         split = dataset.split()
         shards = json.dumps([shard["sha256"] for shard in dataset.manifest["shards"]])
         return cls(
@@ -110,13 +114,29 @@ class TrainingData:
         }
         return train, validation
 
+    @property
+    def state_labels(self) -> Tensor:
+        """(N, T+1, D) labels of the state."""
+        return self.proxy_mean[..., : len(self.system.variables)]
+
     def configuration_labels(self, autoencoder: Autoencoder) -> dict[str, Tensor]:
-        """Normalised labels of the visible dimensions."""
-        visible = self.system.visible
+        """Normalised labels of the configuration: visible dimensions and scene."""
+        dimensions = self.proxy_mean.shape[-1]
+        columns = self.system.visible + list(range(len(self.system.variables), dimensions))
         return {
-            "proxy_mean": autoencoder.normalize(self.proxy_mean[..., visible]),
-            "proxy_std": self.proxy_std[..., visible] / autoencoder.half_range,
+            "proxy_mean": autoencoder.normalize(self.proxy_mean[..., columns]),
+            "proxy_std": self.proxy_std[..., columns] / autoencoder.half_range,
         }
+
+
+def labelled_truth(dataset: TrajectoryDataset, system: System) -> tuple[np.ndarray, np.ndarray]:
+    """What labels are drawn of, (N, T+1, D+S): states and scenes; and the range of each."""
+    scenes = np.repeat(dataset.scenes[:, None], dataset.states.shape[1], axis=1)
+    scene_ranges = np.array([v.range for v in system.scene_variables], dtype=np.float32)
+    return (
+        np.concatenate((dataset.states, scenes), axis=-1),
+        np.concatenate((system.ranges.numpy(), scene_ranges)),
+    )
 
 
 def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[WorldModel, dict]:
@@ -138,20 +158,22 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         results = train_intrinsic(autoencoder, config, data, run)
     autoencoder.eval()
     configurations = encode_all(autoencoder, data.frames)
+    visible, estimated = len(data.system.visible), data.system.estimated
     train, validation = (
         {
-            "configurations": configurations[index],
+            "configurations": configurations[index][..., :visible],
+            "scene": configurations[index][..., visible:].mean(1),
             "actions": data.actions[index],
-            "labels": data.proxy_mean[index],
+            "labels": data.state_labels[index],
         }
         for index in (data.train, data.validation)
     )
     results["dynamics"] = train_dynamics(
         model.dynamics, data.system, train, validation, config.dynamics, config.starts, run
     )
-    labels = data.proxy_mean[data.train].flatten(0, 1)
-    model.state_low.copy_(labels.amin(0))
-    model.state_high.copy_(labels.amax(0))
+    labels = data.state_labels[data.train].flatten(0, 1)[:, estimated]
+    model.state_low[estimated] = labels.amin(0)
+    model.state_high[estimated] = labels.amax(0)
     return model.eval(), results
 
 
@@ -164,7 +186,9 @@ def train_extrinsic(
     shared = run.folder.parent / (
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
     )
-    stage = VisionStage(autoencoder, data.sample())
+    sample = data.sample()
+    foreground = foreground_of(data.system, to_float(sample))
+    stage = VisionStage(autoencoder, sample, foreground)
     results = {
         "vision": replace(run, folder=shared).fit(
             stage, data.split(frames=data.frames), config.vision, "vision"
@@ -178,15 +202,17 @@ def train_extrinsic(
         len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
     )
     labels = data.configuration_labels(autoencoder)
-    encoder = PhysicalEncoderStage(autoencoder, source, config.weights)
+    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
+    encoder = PhysicalEncoderStage(autoencoder, source, interpretability)
     encoder.requires_grad_(True).train()
     results["encoder"] = run.fit(
         encoder, data.split(latent=cached, **labels), config.encoder, "physical-encoder"
     )
     encoder.requires_grad_(False).eval()
 
-    configurations = autoencoder.normalize(encode_all(autoencoder, data.frames))
-    decoder = PhysicalDecoderStage(autoencoder, source, stage.median, config.weights)
+    configurations = steady(encode_all(autoencoder, data.frames), data.system)
+    configurations = autoencoder.normalize(configurations)
+    decoder = PhysicalDecoderStage(autoencoder, source, foreground, config.weights)
     decoder.requires_grad_(True).train()
     results["decoder"] = run.fit(
         decoder,
@@ -201,7 +227,10 @@ def train_intrinsic(
     autoencoder: Intrinsic, config: TrainConfig, data: TrainingData, run: Run
 ) -> dict[str, Any]:
     """The one autoencoder stage of an intrinsic variant."""
-    stage = IntrinsicStage(autoencoder, data.sample(), config.weights)
+    sample = data.sample()
+    foreground = foreground_of(data.system, to_float(sample))
+    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
+    stage = IntrinsicStage(autoencoder, sample, foreground, interpretability, config.weights)
     batches = data.split(frames=data.frames, **data.configuration_labels(autoencoder))
     return {"intrinsic": run.fit(stage, batches, config.intrinsic, "intrinsic")}
 
@@ -226,6 +255,12 @@ def encode_all(autoencoder: Autoencoder, frames: Tensor) -> Tensor:
     """(N, T+1, P) configurations of all frames by the frozen encoder, SI units."""
     parts = [autoencoder.encode(to_float(part)) for part in frames.flatten(0, 1).split(512)]
     return torch.cat(parts).unflatten(0, frames.shape[:2])
+
+
+def steady(configurations: Tensor, system: System) -> Tensor:
+    """Configurations (N, T+1, P) with the scene of each trajectory's mean, as a rollout has it."""
+    state, scene = configurations.tensor_split((len(system.visible),), dim=-1)
+    return torch.cat((state, scene.mean(1, keepdim=True).expand_as(scene)), dim=-1)
 
 
 def key(*parts: object) -> str:

@@ -79,11 +79,14 @@ def train_reader(
     dataset: TrajectoryDataset, system: System, folder: Path, config: FitConfig = PROBE_FIT
 ) -> FrameNet:
     """Network from frames to the normalised true configuration."""
-    visible = system.visible
+    variables = system.configuration
     torch.manual_seed(config.seed)
-    net = FrameNet(system, len(visible))
-    scale = system.ranges.numpy() / 2
-    target = ((dataset.states - system.centres.numpy()) / scale)[..., visible]
+    net = FrameNet(system, len(variables))
+    scale = np.array([v.range / 2 for v in variables], dtype=np.float32)
+    centre = np.array([(v.high + v.low) / 2 for v in variables], dtype=np.float32)
+    scenes = np.repeat(dataset.scenes[:, None], dataset.states.shape[1], axis=1)
+    truth = np.concatenate((dataset.states[..., system.visible], scenes), axis=-1)
+    target = (truth - centre) / scale
     _fit(_Regression(net), dataset, target.astype(np.float32), folder, config)
     return net.eval()
 

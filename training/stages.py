@@ -8,17 +8,20 @@ dynamics                the physical parameters, on the frozen encoder's configu
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from piwm_gym.models import Extrinsic, Intrinsic
 from piwm_gym.models.bottleneck import Bottleneck, Latent
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
+from piwm_gym.systems import System
 from training import distributed
 from training.codebook import RESEED_UNTIL, WARMUP, CodebookKeeper
 from training.config import LossWeights
 from training.fit import Batch, Stage, Terms
+from training.foreground import Foreground
 from training.losses import (
+    configuration_weights,
     foreground_error,
     interpretability,
     interpretability_kl,
@@ -30,14 +33,12 @@ from training.losses import (
 class _BottleneckStage(Stage):
     """A stage that trains a bottleneck, with the upkeep that a codebook needs."""
 
-    median: Tensor
     sample: Tensor
 
-    def __init__(self, bottleneck: Bottleneck, sample: Tensor) -> None:
-        """Keep ``sample``, uint8 (M, H, W, 3) training frames, for the median and the codebook."""
+    def __init__(self, bottleneck: Bottleneck, sample: Tensor, foreground: Foreground) -> None:
+        """Keep ``sample``, uint8 (M, H, W, 3) training frames, for the codebook's start."""
         super().__init__()
-        median = sample.movedim(-1, 1).median(dim=0).values.float() / 255
-        self.register_buffer("median", median, persistent=False)
+        self.foreground = foreground
         self.register_buffer("sample", sample, persistent=False)
         self._bottleneck = (bottleneck,)  # hidden in a tuple: subclasses register the networks
         self.keeper = (
@@ -96,8 +97,8 @@ class VisionStage(_BottleneckStage):
     It registers the vision part only: its saved state does not depend on the physical part.
     """
 
-    def __init__(self, autoencoder: Extrinsic, sample: Tensor) -> None:
-        super().__init__(autoencoder.bottleneck, sample)
+    def __init__(self, autoencoder: Extrinsic, sample: Tensor, foreground: Foreground) -> None:
+        super().__init__(autoencoder.bottleneck, sample, foreground)
         self.vision_encoder = autoencoder.vision_encoder
         self.bottleneck = autoencoder.bottleneck
         self.expand = autoencoder.expand
@@ -113,19 +114,31 @@ class VisionStage(_BottleneckStage):
         latent = self.latent(frames)
         decoded = self.vision_decoder(self.expand(latent.value))
         terms = {
-            "reconstruction": reconstruction(decoded, frames, self.median),
+            "reconstruction": reconstruction(decoded, frames, self.foreground),
             "bottleneck": latent.loss,
         }
         loss = terms["reconstruction"] + terms["bottleneck"]
-        terms["foreground"] = foreground_error(decoded.detach().float(), frames, self.median)
+        terms["foreground"] = foreground_error(decoded.detach().float(), frames, self.foreground)
         return loss, terms
 
 
-def interpretability_loss(weights: LossWeights, predicted: Tensor, batch: Batch) -> Tensor:
-    """The interpretability loss that the weights name."""
-    if weights.interpretability_loss == "kl":
-        return interpretability_kl(predicted, batch["proxy_mean"], batch["proxy_std"])
-    return interpretability(predicted, batch["proxy_mean"])
+class Interpretability(nn.Module):
+    """The interpretability loss that the weights name, over a system's configurations."""
+
+    dimensions: Tensor
+
+    def __init__(self, weights: LossWeights, system: System) -> None:
+        super().__init__()
+        self.kind = weights.interpretability_loss
+        self.register_buffer("dimensions", configuration_weights(system), persistent=False)
+
+    def forward(self, predicted: Tensor, batch: Batch) -> Tensor:
+        """Loss of normalised configurations against the batch's labels."""
+        if self.kind == "kl":
+            return interpretability_kl(
+                predicted, batch["proxy_mean"], batch["proxy_std"], self.dimensions
+            )
+        return interpretability(predicted, batch["proxy_mean"], self.dimensions)
 
 
 class PhysicalEncoderStage(Stage):
@@ -137,17 +150,19 @@ class PhysicalEncoderStage(Stage):
     after the same 800 steps).
     """
 
-    def __init__(self, autoencoder: Extrinsic, latents: "LatentSource", weights: LossWeights):
+    def __init__(
+        self, autoencoder: Extrinsic, latents: "LatentSource", interpretability: Interpretability
+    ) -> None:
         super().__init__()
         self.encoder = autoencoder.physical_encoder
         self._frozen = (autoencoder, latents)  # a tuple hides them: not trained, not saved
-        self.weights = weights
+        self.interpretability = interpretability
 
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
         """L_interp of a batch of cached latents."""
         autoencoder, latents = self._frozen
         predicted = autoencoder.read(latents(batch["latent"]))
-        loss = interpretability_loss(self.weights, predicted, batch)
+        loss = self.interpretability(predicted, batch)
         return loss, {"interpretability": loss}
 
 
@@ -159,16 +174,18 @@ class PhysicalDecoderStage(Stage):
     the pole does.
     """
 
-    median: Tensor
-
     def __init__(
-        self, autoencoder: Extrinsic, latents: "LatentSource", median: Tensor, weights: LossWeights
+        self,
+        autoencoder: Extrinsic,
+        latents: "LatentSource",
+        foreground: Foreground,
+        weights: LossWeights,
     ) -> None:
         super().__init__()
         self.decoder = autoencoder.physical_decoder
         self._frozen = (autoencoder, latents)
         self.weights = weights
-        self.register_buffer("median", median, persistent=False)
+        self.foreground = foreground
 
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
         """L_latent-rec, and the decoded frame's error."""
@@ -180,9 +197,11 @@ class PhysicalDecoderStage(Stage):
         if self.weights.pixel:
             frames = to_float(batch["frames"])
             decoded = autoencoder.draw(imagined)
-            terms["reconstruction"] = reconstruction(decoded, frames, self.median)
+            terms["reconstruction"] = reconstruction(decoded, frames, self.foreground)
             loss = loss + self.weights.pixel * terms["reconstruction"]
-            terms["foreground"] = foreground_error(decoded.detach().float(), frames, self.median)
+            terms["foreground"] = foreground_error(
+                decoded.detach().float(), frames, self.foreground
+            )
         return loss, terms
 
 
@@ -214,9 +233,17 @@ class IntrinsicStage(_BottleneckStage):
     so the decoder has to know how to draw those.
     """
 
-    def __init__(self, autoencoder: Intrinsic, sample: Tensor, weights: LossWeights) -> None:
-        super().__init__(autoencoder.bottleneck, sample)
+    def __init__(
+        self,
+        autoencoder: Intrinsic,
+        sample: Tensor,
+        foreground: Foreground,
+        interpretability: Interpretability,
+        weights: LossWeights,
+    ) -> None:
+        super().__init__(autoencoder.bottleneck, sample, foreground)
         self.autoencoder = autoencoder
+        self.interpretability = interpretability
         self.weights = weights
 
     def tokens(self, frames: Tensor) -> Tensor:
@@ -231,8 +258,8 @@ class IntrinsicStage(_BottleneckStage):
         keep = torch.rand(len(frames), 1, 1, device=frames.device) >= self.weights.visual_dropout
         decoded = self.autoencoder.draw(predicted.detach(), visual * keep)
         terms = {
-            "interpretability": interpretability_loss(self.weights, predicted, batch),
-            "reconstruction": reconstruction(decoded, frames, self.median),
+            "interpretability": self.interpretability(predicted, batch),
+            "reconstruction": reconstruction(decoded, frames, self.foreground),
             "bottleneck": latent.loss,
         }
         loss = (
@@ -240,5 +267,5 @@ class IntrinsicStage(_BottleneckStage):
             + terms["bottleneck"]
             + self.weights.interpretability * terms["interpretability"]
         )
-        terms["foreground"] = foreground_error(decoded.detach().float(), frames, self.median)
+        terms["foreground"] = foreground_error(decoded.detach().float(), frames, self.foreground)
         return loss, terms

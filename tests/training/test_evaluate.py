@@ -14,7 +14,7 @@ from training import evaluate, probe, report
 from training.collect import Settings, collect
 from training.dataset import TrajectoryDataset, load_dataset
 from training.fit import FitConfig
-from training.metrics import HORIZON, WINDOWS, TestSet, forecast_errors, rmse
+from training.metrics import HORIZON, WINDOWS, TestSet, forecast_errors, rmse, true_start
 from training.report import Results
 
 SYSTEM = CartPole()
@@ -51,7 +51,7 @@ def test_windows_are_aligned_and_hold_no_terminal_state(test_set: TestSet) -> No
 def test_true_parameters_from_true_states_make_no_error(
     test_set: TestSet, model: WorldModel
 ) -> None:
-    errors = forecast_errors(model, test_set, test_set.futures[:, 0], SYSTEM.reference)
+    errors = forecast_errors(model, test_set, true_start(test_set), SYSTEM.reference)
     assert float(errors.abs().max()) < 1e-4
 
 

@@ -22,9 +22,11 @@ from training.config import LossWeights, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
 from training.fit import FitConfig
+from training.foreground import foreground_of
 from training.pipeline import TrainingData
 from training.run import Run
 from training.stages import (
+    Interpretability,
     IntrinsicStage,
     LatentSource,
     PhysicalDecoderStage,
@@ -84,18 +86,22 @@ def test_one_step_of_every_stage_reaches_what_it_trains_and_nothing_else(
     variant: str, dataset: TrajectoryDataset
 ) -> None:
     data = prepare(dataset)
-    config = preset("debug", variant)
+    config = preset("debug", variant, "cartpole")
     autoencoder = build_autoencoder(config.autoencoder, SYSTEM)
     frames = data.frames[:2].flatten(0, 1)
     labels = {k: v[:2].flatten(0, 1) for k, v in data.configuration_labels(autoencoder).items()}
+    foreground = foreground_of(SYSTEM, to_float(data.sample()))
+    interpretability = Interpretability(LossWeights(), SYSTEM)
     if variant.startswith("intrinsic"):
-        stage = IntrinsicStage(autoencoder, data.sample(), LossWeights())
+        stage = IntrinsicStage(
+            autoencoder, data.sample(), foreground, interpretability, LossWeights()
+        )
         loss, _ = stage({"frames": frames, **labels})
         loss.backward()
         missing = [n for n, p in autoencoder.named_parameters() if p.grad is None]
         assert missing == [] or missing == ["bottleneck.codebook"]  # it has not started
         return
-    vision = VisionStage(autoencoder, data.sample())
+    vision = VisionStage(autoencoder, data.sample(), foreground)
     loss, _ = vision({"frames": frames})
     loss.backward()
     assert all(p.grad is None for p in autoencoder.physical_encoder.parameters())
@@ -103,8 +109,8 @@ def test_one_step_of_every_stage_reaches_what_it_trains_and_nothing_else(
     autoencoder.requires_grad_(False)
     source = LatentSource(autoencoder.bottleneck)
     cached = source.cache(autoencoder.eval().latent(to_float(frames)))
-    encoder = PhysicalEncoderStage(autoencoder, source, LossWeights())
-    decoder = PhysicalDecoderStage(autoencoder, source, vision.median, LossWeights())
+    encoder = PhysicalEncoderStage(autoencoder, source, interpretability)
+    decoder = PhysicalDecoderStage(autoencoder, source, foreground, LossWeights())
     batch = {"frames": frames, "latent": cached, "configuration": labels["proxy_mean"], **labels}
     for stage in (encoder, decoder):
         stage.requires_grad_(True)
@@ -150,7 +156,9 @@ def test_dynamics_are_recovered_from_exact_configurations(
         }
         for index in (data.train, data.validation)
     )
-    config = dataclasses.replace(preset("laptop", "extrinsic-discrete").dynamics, epochs=80)
+    config = dataclasses.replace(
+        preset("laptop", "extrinsic-discrete", "cartpole").dynamics, epochs=80
+    )
     results = train_dynamics(dynamics, SYSTEM, train, validation, config, 1, Run(tmp_path))
     learned = results["starts"][0]["learned"]
     assert learned["force_per_mass"] == pytest.approx(10 / 1.1, rel=0.02)
@@ -177,7 +185,7 @@ def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path:
 
 def test_settings_of_stages_that_a_variant_does_not_have_are_not_its_settings() -> None:
     def changed(variant: str, stage: str) -> bool:
-        config = preset("debug", variant)
+        config = preset("debug", variant, "cartpole")
         other = dataclasses.replace(config, **{stage: FitConfig(epochs=99)})
         return effective(config) != effective(other)
 

@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("stable_baselines3")
 import piwm_gym
 from benchmarks import control, throughput
 from benchmarks.agents import World, train
+from benchmarks.endings import ENDINGS, confusion, imagined_endings, real_endings
 from benchmarks.pixels import BAND, STACK, bands
 from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
 from benchmarks.recipes import RECIPES
@@ -164,3 +166,15 @@ def test_training_is_reproducible_and_keeps_the_best(checkpoint: str) -> None:
     first, second = (train(recipe, world, seed=1, episodes=3) for _ in range(2))
     assert np.array_equal(first.imagined, second.imagined)
     assert first.steps == 256
+
+
+def test_endings_are_counted_and_agree_for_the_true_parameters(make_tiny: Any) -> None:
+    endings = real_endings(12, seed=0)
+    real = [ending.name for ending in endings]
+    assert set(real) <= set(ENDINGS)
+    imagined = imagined_endings(make_tiny(system="lunar_lander"), endings)
+    rows = confusion(real, imagined)
+    assert rows[-1]["episodes"] == 12
+    assert rows[-1]["agreement_percent"] >= 75
+    counted = confusion(["landed", "crashed", "crashed"], ["landed", "landed", "crashed"])
+    assert [row["agreement_percent"] for row in counted[:2]] == [100, 50]

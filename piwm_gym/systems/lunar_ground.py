@@ -39,7 +39,7 @@ HULL_CORNERS = tuple(
 SKIN = 0.02
 """Distance at which Box2D lets two shapes touch, m (twice ``b2_polygonRadius``)."""
 SLOP = 0.005
-"""Distance from touching that still counts as contact, m (``b2_linearSlop``)."""
+"""Distance to both sides of touching at which Box2D leaves bodies alone, m (``b2_linearSlop``)."""
 ITERATIONS = 2
 SETTLING_STEPS = 5
 """A small deflection is undone within about this many steps."""
@@ -191,7 +191,8 @@ def push(scene: Tensor, pose: Pose, motion: Motion, params: Any, dt: float) -> M
     normal = _Contacts(-slope * cos, cos, arm_x, arm_y)
     tangent = _Contacts(normal.y, -normal.x, arm_x, arm_y)
     # Out of reach: approach no faster than the gap allows. Deflected: return, but not too fast.
-    back = (-gap / (SETTLING_STEPS * dt)).clamp(max=_column(params.leg_return))
+    back = ((-gap - SLOP) / (SETTLING_STEPS * dt)).clamp(min=0.0)
+    back = back.clamp(max=_column(params.leg_return))
     wanted = torch.where(gap > 0, -gap / dt, back)
     strongest = torch.ones_like(gap) * _column(params.leg_strength) * dt
     none = torch.zeros_like(gap)

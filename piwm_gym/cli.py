@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from piwm_gym.imagine import ImaginedRollout
-    from piwm_gym.systems import System
+    from piwm_gym.systems import System, Variable
     from piwm_gym.world_model import WorldModel
 
 DEFAULT_ID = "PIWM-CartPole-v0"
@@ -107,7 +107,7 @@ def state(
     variant: str = DEFAULT_VARIANT,
     checkpoint: str | None = None,
 ) -> None:
-    """Estimate the physical state at the last of your own frames.
+    """Estimate the physical state at the last of your own frames, and the scene they show.
 
     Args:
         frames: An .npz file with ``frames``, uint8 (T, H, W, 3) with T at least 2, native frames
@@ -124,14 +124,13 @@ def state(
     model = load(env_id, variant, checkpoint, device="cpu")
     window, actions = read_window(frames, model.system)
     with torch.no_grad():
-        estimate = model.encode(torch.as_tensor(window)[None], torch.as_tensor(actions)[None])[0]
-    table = Table(title=f"State at frame {len(window) - 1}")
-    for column in ("variable", "value", "unit"):
-        table.add_column(column, justify="right" if column == "value" else "left")
-    for variable, value in zip(model.system.variables, estimate.tolist(), strict=True):
-        table.add_row(variable.name, f"{value:.4f}", variable.unit)
-    console = Console()
-    console.print(table)
+        batch = torch.as_tensor(window)[None], torch.as_tensor(actions)[None]
+        estimate, scene = model.encode_window(*batch)
+    console, system = Console(), model.system
+    title = f"State at frame {len(window) - 1}"
+    console.print(variable_table(title, system.variables, estimate[0].tolist()))
+    if scene is not None:
+        console.print(variable_table("Scene", system.scene_variables, scene[0].tolist()))
     if not bool(model.in_distribution(estimate)):
         console.print("This state is outside the range of the training labels: do not rely on it.")
 
@@ -163,6 +162,16 @@ def read_window(path: Path, system: "System") -> tuple["np.ndarray", "np.ndarray
     return frames, actions
 
 
+def variable_table(title: str, variables: Sequence["Variable"], values: Sequence[float]) -> Table:
+    """Named numbers with their units."""
+    table = Table(title=title)
+    for column in ("variable", "value", "unit"):
+        table.add_column(column, justify="right" if column == "value" else "left")
+    for variable, value in zip(variables, values, strict=True):
+        table.add_row(variable.name, f"{value:.4f}", variable.unit)
+    return table
+
+
 def param_table(model: "WorldModel") -> Table:
     """Learned quantities and physical parameters beside the real environment's."""
     table = Table(title="Physical parameters")
@@ -177,19 +186,24 @@ def param_table(model: "WorldModel") -> Table:
 
 
 def error_table(rollouts: Sequence["ImaginedRollout"], system: "System") -> Table:
-    """Root-mean-square state errors after a number of imagined steps."""
+    """Root-mean-square errors after a number of imagined steps, of what frames determine."""
     import numpy as np
 
     longest = max(len(r.errors) for r in rollouts)
     table = Table(title="Root-mean-square error of the imagined state")
-    for column in ("steps", "time (s)", *(f"{v.name} ({v.unit})" for v in system.variables)):
+    estimated = [system.variables[i] for i in system.estimated]
+    for column in ("steps", "time (s)", *(f"{v.name} ({v.unit})" for v in estimated)):
         table.add_column(column, justify="right")
     table.add_column("episodes", justify="right")
     for h in sorted({*range(0, longest, 10), longest - 1}):
-        errors = np.stack([r.errors[h] for r in rollouts if len(r.errors) > h])
+        errors = np.stack([r.errors[h, system.estimated] for r in rollouts if len(r.errors) > h])
         numbers = [f"{value:.4f}" for value in np.sqrt((errors**2).mean(axis=0))]
         table.add_row(str(h), f"{h * system.dt:.2f}", *numbers, str(len(errors)))
     table.caption = "Step 0 is the state estimated from the context frames."
+    if system.scene_variables:
+        wrong = np.concatenate([r.scene_errors for r in rollouts])
+        unit = system.scene_variables[0].unit
+        table.caption += f" The scene's error is {np.sqrt((wrong**2).mean()):.4f} {unit}."
     return table
 
 

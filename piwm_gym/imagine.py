@@ -33,11 +33,13 @@ class Episode:
         frames: uint8 (T + 1, H, W, 3), the model's crop and size.
         actions: (T[, A]); ``actions[t]`` leads from frame t to frame t + 1.
         states: (T + 1, D) physical states, SI units.
+        scene: (S,) static visible variables, SI units; None for a system without any.
     """
 
-    frames: UInt8[np.ndarray, "S H W 3"]
+    frames: UInt8[np.ndarray, "T H W 3"]
     actions: np.ndarray
-    states: Float[np.ndarray, "S D"]
+    states: Float[np.ndarray, "T D"]
+    scene: Float[np.ndarray, " S"] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,25 +52,36 @@ class ImaginedRollout:
         real_states: (H + 1, D), SI units.
         imagined_states: The same, the first one estimated from the context.
         actions: (H[, A]).
+        real_scene: (S,), SI units; None for a system without a scene.
+        imagined_scene: The same, read from the context.
     """
 
-    real_frames: UInt8[np.ndarray, "S H W 3"]
-    imagined_frames: UInt8[np.ndarray, "S H W 3"]
-    real_states: Float[np.ndarray, "S D"]
-    imagined_states: Float[np.ndarray, "S D"]
+    real_frames: UInt8[np.ndarray, "T H W 3"]
+    imagined_frames: UInt8[np.ndarray, "T H W 3"]
+    real_states: Float[np.ndarray, "T D"]
+    imagined_states: Float[np.ndarray, "T D"]
     actions: np.ndarray
+    real_scene: Float[np.ndarray, " S"] | None = None
+    imagined_scene: Float[np.ndarray, " S"] | None = None
 
     @property
-    def errors(self) -> Float[np.ndarray, "S D"]:
+    def errors(self) -> Float[np.ndarray, "T D"]:
         """Absolute state errors, SI units; row h is the error after h imagined steps."""
         return np.abs(self.imagined_states - self.real_states)
+
+    @property
+    def scene_errors(self) -> Float[np.ndarray, " S"]:
+        """Absolute errors of the scene, SI units; empty for a system without one."""
+        if self.imagined_scene is None or self.real_scene is None:
+            return np.zeros(0)
+        return np.abs(self.imagined_scene - self.real_scene)
 
 
 def survivor(model: WorldModel, seed: int = 0) -> StatePolicy:
     """Lively actions that keep an episode going: the best of a few random futures.
 
-    It looks ahead with the reference parameters of the system, so that the episodes do not
-    depend on what the model has learned.
+    It looks ahead with the reference parameters of the system and its nominal scene, so that the
+    episodes do not depend on what the model has learned.
     """
     generator = torch.Generator(model.device).manual_seed(seed)
     discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
@@ -94,6 +107,7 @@ def real_episode(real: gym.Env, policy: StatePolicy, steps: int, seed: int = 0) 
     """
     frame, info = real.reset(seed=seed)
     frames, states, actions = [frame], [info["state"]], []
+    scene = info.get("scene")
     for _ in range(steps):
         action = policy(states[-1])
         frame, _, terminated, truncated, info = real.step(action)
@@ -102,7 +116,7 @@ def real_episode(real: gym.Env, policy: StatePolicy, steps: int, seed: int = 0) 
         actions.append(action)
         if terminated or truncated:
             break
-    return Episode(np.stack(frames), np.stack(actions), np.stack(states))
+    return Episode(np.stack(frames), np.stack(actions), np.stack(states), scene)
 
 
 @torch.no_grad()
@@ -113,7 +127,9 @@ def imagine(
     init: str | None = None,
     params: Params | None = None,
 ) -> ImaginedRollout:
-    """Estimate the state from the first frames of an episode and imagine the rest of it.
+    """Estimate state and scene from the first frames of an episode and imagine the rest of it.
+
+    Process noise is left out: what is imagined is the mean motion.
 
     Args:
         model: The world model.
@@ -132,15 +148,18 @@ def imagine(
         )
     last = context - 1
     actions = torch.as_tensor(episode.actions, device=model.device)[None]
-    start = model.encode(_batch(episode.frames[:context]), actions[:, :last], init, params)
-    future = model.rollout(start, actions[:, last:], params)
-    states = torch.cat((start[:, None], future), dim=1)[0]
+    window = _batch(episode.frames[:context])
+    start, scene = model.encode_window(window, actions[:, :last], init, params)
+    future = model.rollout(start, actions[:, last:], params, scene)
+    states = torch.cat((start[:, None], future), dim=1)
     return ImaginedRollout(
         episode.frames[last:],
-        to_uint8(model.decode(states)).cpu().numpy(),
+        to_uint8(model.decode(states, scene)[0]).cpu().numpy(),
         episode.states[last:],
-        states.cpu().numpy(),
+        states[0].cpu().numpy(),
         episode.actions[last:],
+        episode.scene,
+        None if scene is None else scene[0].cpu().numpy(),
     )
 
 

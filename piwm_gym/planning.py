@@ -12,12 +12,14 @@ distribution to the better ones; they differ in what "better" weighs. Sources: R
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from piwm_gym.plans import make_plans
+from piwm_gym.surroundings import check_noise, spread_scene
 from piwm_gym.systems import Params, System
 from piwm_gym.world_model import WorldModel
 
@@ -32,6 +34,7 @@ def returns(
     actions: Shaped[Tensor, "N H *A"],
     states: Float[Tensor, "N H D"],
     cost: Cost | None = None,
+    scene: Float[Tensor, "*C S"] | None = None,
 ) -> Float[Tensor, " N"]:
     """Sum of rewards, minus costs, up to and including the step that ends the episode.
 
@@ -41,12 +44,15 @@ def returns(
         actions: What was done.
         states: States after each action.
         cost: Additional cost of each step.
+        scene: (S,) or (N, S) static visible variables; default: the nominal ones.
     """
+    shown = spread_scene(system, scene, states)
+    constant = {} if shown is None else {"scene": shown}
     before = torch.cat((state[:, None], states[:, :-1]), dim=1)
     value = system.reward(before, actions, states)
     if cost is not None:
         value = value - cost(states, actions)
-    ended = system.terminal(states).long().cumsum(dim=1)
+    ended = system.terminal(states, **constant).long().cumsum(dim=1)
     alive = torch.cat((torch.zeros_like(ended[:, :1]), ended[:, :-1]), dim=1) == 0
     return torch.where(alive, value, 0.0).sum(dim=1)
 
@@ -60,14 +66,53 @@ def _check(state: Tensor, model: WorldModel, **counts: int) -> None:
             raise ValueError(f"{name} is {count}; expected at least 1")
 
 
-def _score(
-    model: WorldModel, state: Tensor, actions: Tensor, cost: Cost | None, params: Params | None
-) -> Float[Tensor, "B N"]:
-    """Returns of (B, N, H[, A]) action sequences from (B, D) states."""
-    batch, count = actions.shape[:2]
-    start, flat = state.repeat_interleave(count, dim=0), actions.flatten(0, 1)
-    states = model.rollout(start, flat, params)
-    return returns(model.system, start, flat, states, cost).view(batch, count)
+@dataclass(frozen=True)
+class _Situation:
+    """B states to plan from, and what goes with each of them.
+
+    Attributes:
+        model: The world model.
+        state: (B, D).
+        cost: Additional cost of each step.
+        params: Physical parameters.
+        scene: (B, S), None for a system without a scene.
+        noise: (B, H, U), None for the mean motion.
+    """
+
+    model: WorldModel
+    state: Tensor
+    cost: Cost | None
+    params: Params | None
+    scene: Tensor | None
+    noise: Tensor | None
+
+    def score(self, actions: Shaped[Tensor, "B N H *A"]) -> Float[Tensor, "B N"]:
+        """Returns of N action sequences from each state."""
+        batch, count = actions.shape[:2]
+        start, flat = self.state.repeat_interleave(count, dim=0), actions.flatten(0, 1)
+        given = {
+            name: value.repeat_interleave(count, dim=0)
+            for name, value in (("scene", self.scene), ("noise", self.noise))
+            if value is not None
+        }
+        states = self.model.rollout(start, flat, self.params, **given)
+        system, scene = self.model.system, given.get("scene")
+        return returns(system, start, flat, states, self.cost, scene).view(batch, count)
+
+
+def _situation(
+    model: WorldModel,
+    state: Tensor,
+    horizon: int,
+    cost: Cost | None,
+    params: Params | None,
+    scene: Tensor | None,
+    noise: Tensor | None,
+) -> _Situation:
+    """Check scene and noise."""
+    check_noise(model.system, noise, (len(state), horizon))
+    scene = spread_scene(model.system, scene, state)
+    return _Situation(model, state, cost, params, scene, noise)
 
 
 @torch.no_grad()
@@ -82,6 +127,8 @@ def cem(
     cost: Cost | None = None,
     params: Params | None = None,
     warm_start: Shaped[Tensor, "B H *A"] | None = None,
+    scene: Float[Tensor, "*C S"] | None = None,
+    noise: Float[Tensor, "B H U"] | None = None,
 ) -> Shaped[Tensor, "B H *A"]:
     """Best action sequences by the cross-entropy method.
 
@@ -96,6 +143,9 @@ def cem(
         cost: Additional cost per step, in units of reward.
         params: Physical parameters to plan with; default: the learned ones.
         warm_start: A plan to start from, usually :func:`shift` of the previous one.
+        scene: (S,) or (B, S) static visible variables; default: the nominal ones.
+        noise: Uniform numbers of the process noise, the same for all sequences, so that luck does
+            not choose between them; default: the mean motion.
 
     Returns:
         The best sequences seen: int64 (B, H) for discrete actions, otherwise (B, H, *A).
@@ -105,13 +155,14 @@ def cem(
             bounded Box.
     """
     _check(state, model, horizon=horizon, samples=samples, iterations=iterations, elites=elites)
+    situation = _situation(model, state, horizon, cost, params, scene, noise)
     plans = make_plans(model.system, state, horizon, warm_start)
     rows = torch.arange(len(state), device=state.device)
     best = plans.mode()
     best_score = torch.full((len(state),), -torch.inf, device=state.device, dtype=state.dtype)
     for _ in range(iterations):
         actions = plans.sample(samples, generator)
-        scores = _score(model, state, actions, cost, params)
+        scores = situation.score(actions)
         top = scores.topk(min(elites, samples), dim=1)
         weights = torch.zeros_like(scores).scatter(1, top.indices, 1 / top.indices.shape[1])
         plans.fit(actions, weights, spread=True)
@@ -134,6 +185,8 @@ def mppi(
     cost: Cost | None = None,
     params: Params | None = None,
     warm_start: Shaped[Tensor, "B H *A"] | None = None,
+    scene: Float[Tensor, "*C S"] | None = None,
+    noise: Float[Tensor, "B H U"] | None = None,
 ) -> Shaped[Tensor, "B H *A"]:
     """Action sequences by model predictive path integral control.
 
@@ -152,6 +205,9 @@ def mppi(
         cost: Additional cost per step, in units of reward.
         params: Physical parameters to plan with; default: the learned ones.
         warm_start: A plan to start from, usually :func:`shift` of the previous one.
+        scene: (S,) or (B, S) static visible variables; default: the nominal ones.
+        noise: Uniform numbers of the process noise, the same for all sequences, so that luck does
+            not choose between them; default: the mean motion.
 
     Returns:
         int64 (B, H) for discrete actions, otherwise (B, H, *A).
@@ -163,10 +219,11 @@ def mppi(
     _check(state, model, horizon=horizon, samples=samples, iterations=iterations)
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}; expected a positive number")
+    situation = _situation(model, state, horizon, cost, params, scene, noise)
     plans = make_plans(model.system, state, horizon, warm_start)
     for _ in range(iterations):
         actions = plans.sample(samples, generator)
-        scores = _score(model, state, actions, cost, params)
+        scores = situation.score(actions)
         plans.fit(actions, torch.softmax(scores / temperature, dim=1), spread=False)
     return plans.mode()
 

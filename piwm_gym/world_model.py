@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.vision import to_float
+from piwm_gym.surroundings import check_noise, spread_scene
 from piwm_gym.systems import Params, System, get_system, unknown
 
 
@@ -154,20 +155,6 @@ class WorldModel(nn.Module):
         count = len(self.system.visible)
         return configurations[..., :count], configurations[..., count:]
 
-    def _scene(self, scene: Tensor | None) -> Tensor | None:
-        """The scene to forecast with: the given one, or the nominal one; None without any."""
-        count = len(self.system.scene_variables)
-        if scene is None:
-            return self.system.nominal_scene.to(self.device) if count else None
-        if not count:
-            raise ValueError(f"{self.system.name} has no scene; leave 'scene' out")
-        if scene.ndim not in (1, 2) or scene.shape[-1] != count:
-            raise ValueError(
-                f"scene has shape {tuple(scene.shape)}; expected ({count},) or (B, {count}): "
-                f"{', '.join(v.name for v in self.system.scene_variables)}"
-            )
-        return scene.to(self.device)
-
     def encode(
         self,
         frames: Tensor,
@@ -222,7 +209,7 @@ class WorldModel(nn.Module):
         configurations, seen = self._split(self.encode_frames(frames))
         if scene is None and self.system.scene_variables:
             scene = seen.mean(dim=1)
-        scene = _spread(self._scene(scene), frames.shape[:1])
+        scene = spread_scene(self.system, scene, configurations[:, 0])
         actions = actions.to(self.device)
         state = ESTIMATORS[init](self.system, configurations, actions, params, scene)
         return state, scene
@@ -235,7 +222,8 @@ class WorldModel(nn.Module):
         noise: Float[Tensor, "*B U"] | None = None,
     ) -> Float[Tensor, "*B D"]:
         """State one time step later, by the learned dynamics; see :meth:`rollout`."""
-        scene = _spread(self._scene(scene), state.shape[:-1])
+        check_noise(self.system, noise, tuple(state.shape[:-1]))
+        scene = spread_scene(self.system, scene, state)
         keywords = {
             name: value for name, value in (("scene", scene), ("noise", noise)) if value is not None
         }
@@ -259,10 +247,11 @@ class WorldModel(nn.Module):
             noise: Numbers uniform on [0, 1) for the process noise; default: the mean motion.
 
         Raises:
-            ValueError: A scene for a system that has none, or of a wrong shape.
+            ValueError: A scene or noise for a system that has none, or of a wrong shape.
         """
         params = self.dynamics.params if params is None else params
-        scene = _spread(self._scene(scene), state.shape[:1])
+        check_noise(self.system, noise, tuple(actions.shape[:2]))
+        scene = spread_scene(self.system, scene, state)
         return self.system.rollout(state, actions, params, noise, scene)
 
     def decode(
@@ -278,9 +267,9 @@ class WorldModel(nn.Module):
             ValueError: A scene for a system that has none, or of a wrong shape.
         """
         configurations = states[..., self.system.visible]
-        scene = _spread(self._scene(scene), states.shape[:-1])
+        scene = spread_scene(self.system, scene, states)
         if scene is not None:
-            configurations = torch.cat((configurations, scene.to(states)), dim=-1)
+            configurations = torch.cat((configurations, scene), dim=-1)
         flat = configurations.reshape(-1, configurations.shape[-1])
         frames = self.autoencoder.decode(flat).clamp(0, 1)
         return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
@@ -289,20 +278,6 @@ class WorldModel(nn.Module):
         """Whether a state lies within the range of the training labels, where there are labels."""
         inside = (state >= self.state_low) & (state <= self.state_high)
         return (inside | self.derived).all(-1)
-
-
-def _spread(scene: Tensor | None, lead: torch.Size) -> Tensor | None:
-    """One scene, or one for each element of the first dimension, for all leading dimensions."""
-    if scene is None:
-        return None
-    if scene.ndim == 2:
-        if lead[:1] != scene.shape[:1]:
-            raise ValueError(
-                f"scene has shape {tuple(scene.shape)}, states have leading dimensions "
-                f"{tuple(lead)}; expected one scene, or one for each element of the first"
-            )
-        scene = scene.view(scene.shape[0], *(1,) * (len(lead) - 1), -1)
-    return scene.expand(*lead, -1)
 
 
 def _row(name: str, unit: str, value: float | Tensor, reference: float | Tensor) -> ParamRow:

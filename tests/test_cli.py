@@ -1,5 +1,6 @@
 """The command line: films and tables from a checkpoint, mistakes explained without traceback."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium as gym
@@ -8,7 +9,8 @@ import pytest
 
 from piwm_gym.checkpoint import save
 from piwm_gym.cli import main
-from piwm_gym.systems import CartPole
+from piwm_gym.registration import ENTRIES, Entry
+from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -84,3 +86,39 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     assert "Steps to imagine" in capsys.readouterr().out
     assert gym.registry["PIWM-CartPole-v0"]
+
+
+@pytest.fixture
+def lander(
+    make_tiny: Callable[..., WorldModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Arguments that name a tiny checkpoint of a system with a scene."""
+    entry = Entry("PIWM-LunarLander-v0", "lunar_lander", 1000, 200.0)
+    monkeypatch.setitem(ENTRIES, entry.env_id, entry)
+    path = tmp_path / "lander.safetensors"
+    save(make_tiny(system="lunar_lander"), path, {})
+    return ["--env-id", entry.env_id, "--checkpoint", str(path)]
+
+
+def test_rollout_of_a_system_with_a_scene(
+    lander: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "films"
+    arguments = ["rollout", *lander, "--output", str(folder), "--episodes", "2"]
+    assert main([*arguments, "--horizon", "5", "--context", "4"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "6 frames, 776 x 280 pixels" in out
+    assert "The scene's error is" in out
+    assert "crashed" not in out
+    assert {path.suffix for path in folder.iterdir()} == {".mp4", ".gif"}
+
+
+def test_state_of_a_system_with_a_scene(
+    lander: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = np.zeros((3, *LunarLander().frame.native, 3), dtype=np.uint8)
+    np.savez(tmp_path / "window.npz", frames=frames, actions=np.array([0, 2]))
+    assert main(["state", str(tmp_path / "window.npz"), *lander]) == 0
+    out = capsys.readouterr().out
+    assert "contact_left" in out
+    assert "height_10" in out

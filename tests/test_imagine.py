@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from piwm_gym.imagine import Episode, imagine, imagined_rollout, real_episode, survivor
-from piwm_gym.systems import CartPole, CartPoleParams
+from piwm_gym.systems import CartPole, CartPoleParams, LunarLander
 from piwm_gym.world_model import WorldModel
 
 
@@ -92,3 +92,60 @@ def test_episode_ends(model: WorldModel) -> None:
     for context in (1, len(episode.frames)):
         with pytest.raises(ValueError, match=f"context is {context} frames of an episode with"):
             imagine(model, episode, context)
+
+
+class Sightseeing(gym.Env):
+    """Lunar Lander without noise whose frames are the bytes of configuration and scene."""
+
+    system = LunarLander()
+    action_space = system.action_space
+    observation_space = gym.spaces.Box(0, 255, (64, 96, 3), np.uint8)
+
+    def frame(self) -> np.ndarray:
+        frame = np.zeros((64, 96, 3), dtype=np.uint8)
+        shown = torch.cat((self.state[0, self.system.visible], self.scene[0]))
+        frame.reshape(-1)[: 4 * len(shown)] = shown.numpy().view(np.uint8)
+        return frame
+
+    def info(self) -> dict[str, np.ndarray]:
+        return {"state": self.state[0].numpy().copy(), "scene": self.scene[0].numpy().copy()}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.scene = self.system.scene(torch.as_tensor(self.np_random.random((1, 12), np.float32)))
+        self.state = torch.zeros(1, 10)
+        self.state[:, 1], self.state[:, 3] = 0.1, -0.3
+        return self.frame(), self.info()
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.state = self.system.transition(
+            self.state, torch.tensor([action]), self.system.reference, scene=self.scene
+        )
+        return self.frame(), 0.0, bool(self.system.terminal(self.state)), False, self.info()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_the_scene_is_read_from_the_context_then_stood_on_and_redrawn(
+    make_tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_tiny(system="lunar_lander")
+
+    def read(frames: torch.Tensor) -> torch.Tensor:
+        return frames.flatten(-3)[..., :56].contiguous().view(torch.float32)
+
+    monkeypatch.setattr(model, "encode_frames", read)
+    episode = real_episode(Sightseeing(), lambda state: 0, 40, seed=0)
+    assert episode.scene is not None
+    rollout = imagine(model, episode, context=10)
+    assert rollout.real_states[-1, 6:8].tolist() == [1, 1]
+    assert rollout.scene_errors.shape == (11,)
+    assert rollout.scene_errors.max() < 1e-5
+    assert rollout.errors[:, :6].max() < 0.2
+    assert rollout.imagined_states[-1, 6:8].tolist() == [1, 1]
+    assert rollout.imagined_frames.shape == (32, 64, 96, 3)
+    with torch.no_grad():
+        states, scene = torch.from_numpy(rollout.imagined_states), torch.from_numpy(episode.scene)
+        expected = model.decode(states, scene).movedim(1, -1).numpy() * 255
+    assert np.abs(expected - rollout.imagined_frames).max() <= 1
+    action = survivor(model)(episode.states[0])
+    assert action in Sightseeing.action_space

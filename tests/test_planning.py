@@ -1,5 +1,6 @@
 """Planning: CEM and MPPI balance the real Cart Pole and drive a mass to its target."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,65 @@ def test_returns_stop_at_the_end_of_the_episode(model: WorldModel) -> None:
     assert shaped.tolist() == [3.75, 2.25, 0.75]
 
 
+# ---- a system with ground and process noise ----------------------------------------------------
+
+
+@pytest.fixture
+def lander(make_tiny: Callable[..., WorldModel]) -> WorldModel:
+    return make_tiny(system="lunar_lander")
+
+
+def falling(speed: float, height: float) -> torch.Tensor:
+    state = torch.zeros(1, 10)
+    state[:, 1], state[:, 3] = height, -speed
+    return state
+
+
+@pytest.mark.parametrize("name", PLANNERS)
+def test_brakes_above_the_ground_it_is_told_of(name: str, lander: WorldModel) -> None:
+    state, plan = falling(4.0, 3.0), PLANNERS[name]
+    options: Any = {"temperature": 5.0} if name == "mppi" else {}
+    near = plan(lander, state, 40, generator(), **options)
+    states = lander.rollout(state, near)
+    assert states[0, -1, 9] == 0
+    assert lander.rollout(state, torch.zeros_like(near))[0, -1, 9] == 1
+    deep = lander.system.nominal_scene - 20
+    far = plan(lander, state, 40, generator(), scene=deep, **options)
+    assert torch.equal(near, plan(lander, state, 40, generator(), scene=deep + 20, **options))
+    assert not torch.equal(near, far)
+
+
+def test_scenes_and_noise_belong_to_their_state(lander: WorldModel) -> None:
+    state = falling(4.0, 3.0).expand(2, -1)
+    scene = lander.system.nominal_scene - torch.tensor([[0.0], [20.0]])
+    noise = torch.rand(2, 30, 2, generator=generator())
+    actions = torch.randint(4, (2, 30), generator=generator())
+    states = lander.rollout(state, actions, scene=scene, noise=noise)
+    both = returns(lander.system, state, actions, states, scene=scene)
+    for i in (0, 1):
+        one = slice(i, i + 1)
+        alone = returns(lander.system, state[one], actions[one], states[one], scene=scene[i])
+        torch.testing.assert_close(both[one], alone)
+    plans = [
+        cem(lander, state, 30, generator(), scene=scene, noise=given) for given in (noise, None)
+    ]
+    assert plans[0].shape == (2, 30)
+    assert not torch.equal(*plans)
+
+
+def test_refuses_scenes_and_noise_that_do_not_fit(model: WorldModel, lander: WorldModel) -> None:
+    state = falling(4.0, 3.0)
+    for planner in (cem, mppi):
+        with pytest.raises(ValueError, match=r"noise has shape \(1, 3, 2\); expected \(1, 5, 2\)"):
+            planner(lander, state, 5, generator(), noise=torch.rand(1, 3, 2))
+        with pytest.raises(ValueError, match=r"scene has shape \(3, 11\), states have"):
+            planner(lander, state, 5, generator(), scene=torch.zeros(3, 11))
+        with pytest.raises(ValueError, match="cartpole has no process noise"):
+            planner(model, torch.zeros(1, 4), 5, generator(), noise=torch.rand(1, 5, 2))
+        with pytest.raises(ValueError, match="cartpole has no scene"):
+            planner(model, torch.zeros(1, 4), 5, generator(), scene=torch.zeros(11))
+
+
 def point_mass(bound: float = 1.0) -> Any:
     """A mass of 1 kg, pushed in two directions by up to ``bound`` newton; 0.1 s per step."""
 
@@ -94,6 +154,7 @@ def point_mass(bound: float = 1.0) -> Any:
 
     system = SimpleNamespace(
         variables=range(4),
+        scene_variables=(),
         action_space=gym.spaces.Box(-bound, bound, (2,), np.float32),
         reward=lambda state, action, after: -after[..., :2].square().sum(-1),
         terminal=lambda state: torch.zeros_like(state[..., 0], dtype=torch.bool),

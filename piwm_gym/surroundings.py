@@ -1,0 +1,66 @@
+"""What a forecast may be given besides state and actions: a scene and process noise."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from piwm_gym.systems import System
+
+
+def spread_scene(
+    system: System, scene: Float[Tensor, "*C S"] | None, like: Float[Tensor, "*B D"]
+) -> Float[Tensor, "*B S"] | None:
+    """The scene beside every state of a batch.
+
+    Args:
+        system: The system.
+        scene: (S,) for all states, or (B, S) for states (B, ..., D); None for the nominal one.
+        like: The states.
+
+    Returns:
+        None for a system without a scene.
+
+    Raises:
+        ValueError: A scene for a system that has none, or of a wrong shape.
+    """
+    lead, count = like.shape[:-1], len(system.scene_variables)
+    if not count:
+        if scene is not None:
+            raise ValueError(f"{system.name} has no scene; leave 'scene' out")
+        return None
+    scene = system.nominal_scene if scene is None else scene
+    if scene.ndim not in (1, 2) or scene.shape[-1] != count:
+        raise ValueError(
+            f"scene has shape {tuple(scene.shape)}; expected ({count},) or (B, {count}): "
+            f"{', '.join(v.name for v in system.scene_variables)}"
+        )
+    if scene.ndim == 2:
+        if lead[:1] != scene.shape[:1]:
+            raise ValueError(
+                f"scene has shape {tuple(scene.shape)}, states have leading dimensions "
+                f"{tuple(lead)}; expected one scene, or one for each element of the first"
+            )
+        scene = scene.view(scene.shape[0], *(1,) * (len(lead) - 1), -1)
+    return scene.to(like).expand(*lead, -1)
+
+
+def check_noise(system: System, noise: Tensor | None, lead: tuple[int, ...]) -> None:
+    """Check uniform numbers of the process noise.
+
+    Args:
+        system: The system.
+        noise: (*lead, U) numbers, or None for the mean motion.
+        lead: Leading dimensions that are expected.
+
+    Raises:
+        ValueError: Noise for a system that has none, or of a wrong shape.
+    """
+    if noise is None:
+        return
+    count = system.num_step_uniforms
+    if not count:
+        raise ValueError(f"{system.name} has no process noise; leave 'noise' out")
+    if tuple(noise.shape) != (*lead, count):
+        raise ValueError(f"noise has shape {tuple(noise.shape)}; expected {(*lead, count)}")
+
+
+__all__ = ["check_noise", "spread_scene"]

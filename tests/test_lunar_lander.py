@@ -242,6 +242,15 @@ def test_without_reach_of_the_ground_a_scene_changes_nothing() -> None:
     assert torch.allclose(free, above, atol=1e-12)
 
 
+def test_two_places_give_the_state_exactly() -> None:
+    start = state(y=5.0, x_dot=1.0, y_dot=-1.0, theta=0.3, theta_dot=0.8)
+    for action in range(4):
+        now = SYSTEM.transition(start, torch.tensor(action), TRUTH, noise=torch.rand(2).double())
+        places = start[SYSTEM.visible], now[SYSTEM.visible]
+        found = SYSTEM.end_state(*places, torch.tensor(action), TRUTH)
+        assert torch.allclose(found[:6], now[:6], atol=1e-9)
+
+
 def test_terrain_is_a_polyline() -> None:
     scene = torch.arange(11.0)[None]
     height, slope = lunar_ground.ground(scene, torch.tensor([[-10.0, -9.0, 0.0, 9.5, 10.0]]))

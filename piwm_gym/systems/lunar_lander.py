@@ -385,13 +385,33 @@ class LunarLander(System):
         scale = constant((*OBSERVATION_SCALE, 1.0, 1.0), state.dtype, state.device)
         return state[..., :8] * scale
 
+    def end_state(
+        self,
+        before: Float[Tensor, "*B 3"],
+        now: Float[Tensor, "*B 3"],
+        action: Shaped[Tensor, "*A"],
+        params: LunarLanderParams,
+        scene: Float[Tensor, "*N 11"] | None = None,
+    ) -> Float[Tensor, "*B 10"]:
+        """State at the second of two neighbouring frames.
+
+        Exact whatever acted in between: semi-implicit Euler moves places by the new velocity.
+        """
+        (x0, y0, theta0), (x, y, theta) = before.unbind(-1), now.unbind(-1)
+        omega = (theta - theta0) / self.dt
+        sin, cos = theta.sin(), theta.cos()
+        x_dot = (x - x0 - CENTRE_OF_MASS * (sin - theta0.sin())) / self.dt - OFFSET * omega * cos
+        y_dot = (y - y0 + CENTRE_OF_MASS * (cos - theta0.cos())) / self.dt - OFFSET * omega * sin
+        zero = torch.zeros_like(x)
+        return torch.stack((x, y, x_dot, y_dot, theta, omega, zero, zero, zero, zero), dim=-1)
+
     def from_configurations(
         self,
         start: Float[Tensor, "*B 3"],
         end: Float[Tensor, "*B 3"],
         elapsed: Scalar,
     ) -> Float[Tensor, "*B 10"]:
-        """Places of ``start``, velocities by difference; exact for none but slow rotation."""
+        """Places of ``start``, mean velocities on the way to ``end``."""
         velocity = (end - start) / elapsed
         zero = torch.zeros_like(start[..., 0])
         (x, y, theta), (x_dot, y_dot, theta_dot) = start.unbind(-1), velocity.unbind(-1)

@@ -8,9 +8,13 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from piwm_gym.systems import get_system
+
 Rows = list[dict[str, Any]]
 
-LINE_STYLES = {
+NOISE_FLOOR = {"true parameters from the true state": {"color": "black", "linestyle": "--"}}
+"""Drawn where there is process noise; elsewhere it is zero."""
+LINE_STYLES: dict[str, dict[str, str]] = {
     "persistence": {"color": "0.6", "linestyle": ":"},
     "2 frames": {"color": "tab:red"},
     "10 frames": {"color": "tab:blue"},
@@ -21,17 +25,19 @@ LINE_STYLES = {
 
 def draw_figures(tables: dict[str, Rows], system: str, out: Path) -> None:
     """Forecast error over the horizon, and learned parameters against the truth."""
-    _forecasts(tables["forecast"], out / f"{system}-forecast.png")
+    noisy = get_system(system).num_step_uniforms > 0
+    lines = {**LINE_STYLES, **NOISE_FLOOR} if noisy else LINE_STYLES
+    _forecasts(tables["forecast"], lines, out / f"{system}-forecast.png")
     _parameters(tables["parameters"], out / f"{system}-parameters.png")
 
 
-def _forecasts(rows: Rows, path: Path) -> None:
+def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], path: Path) -> None:
     panels = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
     figure, grid = plt.subplots(
         len(panels), 1, figsize=(6, 2.6 * len(panels)), sharex=True, squeeze=False
     )
     for (variant, noise), axes in zip(panels, grid[:, 0], strict=True):
-        for line, style in LINE_STYLES.items():
+        for line, style in lines.items():
             picked = [
                 row
                 for row in rows

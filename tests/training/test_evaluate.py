@@ -1,6 +1,6 @@
 """Metrics against closed forms, and the evaluation end to end on a few trajectories."""
 
-import csv
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,34 +59,64 @@ def test_rmse_is_over_samples() -> None:
     assert rmse(torch.tensor([[3.0, 0.0], [-3.0, 4.0]])) == pytest.approx([3.0, 8**0.5])
 
 
-def test_evaluation_end_to_end(
-    folder: Path, model: WorldModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def evaluated(
+    model: WorldModel, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> Results:
+    """Evaluation and report of a model, with probes that hardly train."""
     tiny = FitConfig(epochs=1, batch_size=32, samples_per_epoch=64, warmup_epochs=1)
     for function in (probe.train_reader, probe.train_pixel_controller):
         monkeypatch.setattr(function, "__defaults__", (tiny,))
-    quantities = dict(zip(model.dynamics.names, (9.0, 0.1, 0.5), strict=True))
+    system = model.system.name
+    quantities = {
+        n: 1.1 * float(v.detach())
+        for n, v in zip(model.dynamics.names, model.dynamics.values, strict=True)
+    }
     start = {"start": quantities, "learned": quantities, "loss": 0.0}
     metadata = {
         "data": {"supervision": {"noise_level": 0.05}},
         "stages": {"dynamics": {"starts": [start]}},
     }
-    checkpoint = tmp_path / "cartpole-extrinsic-discrete.safetensors"
+    checkpoint = out / f"{system}-extrinsic-discrete.safetensors"
     save(model, checkpoint, metadata)
-    evaluate.main("cartpole", (checkpoint,), data=folder, out=tmp_path, runs=tmp_path)
-    with (tmp_path / "cartpole-forecast.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    evaluate.main(system, (checkpoint,), data=folder, out=out, runs=out)
+    report.main(system, out)
+    return Results(out, system)
+
+
+def test_evaluation_end_to_end(
+    folder: Path, model: WorldModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = evaluated(model, folder, tmp_path, monkeypatch)
+    rows = results.rows("forecast")
     assert {row["line"] for row in rows} >= {"persistence", "2 frames", "20 frames"}
     assert len(rows) % (HORIZON + 1) == 0
-    results = Results(tmp_path, "cartpole")
     perfect = "true parameters from the true state"
     assert results.number("forecast", "x", line=perfect, step=30) < 1e-4
     assert 0 <= results.number("agreement", "agreement_percent") <= 100
-    report.main("cartpole", tmp_path)
     assert "not measured yet" in (tmp_path / "cartpole-targets.md").read_text()
     assert "`extrinsic-discrete`" in (tmp_path / "cartpole-variants.md").read_text()
     for name in ("forecast", "parameters"):
         assert (tmp_path / f"cartpole-{name}.png").stat().st_size > 1000
+
+
+def test_evaluation_of_a_system_with_scene_and_process_noise(
+    make_tiny: Callable[..., WorldModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(Settings("lunar_lander", trajectories=40, shard_size=40), tmp_path / "data")
+    model = make_tiny(system="lunar_lander")
+    results = evaluated(model, tmp_path / "data", tmp_path, monkeypatch)
+    truth, learned = "true parameters from the true state", "learned parameters from the true state"
+    floor = results.number("forecast", "normalised", line=truth, step=30)
+    assert 0 < floor < results.number("forecast", "normalised", line="persistence", step=30) / 2
+    assert results.number("forecast", "normalised", line=learned, step=30) == floor
+    (row,) = results.rows("estimation", init="single")
+    assert float(row["scene"]) > 0
+    assert "rest_time" not in row
+    (row,) = results.rows("decoding")
+    assert {"x_by_the_model", "scene_by_the_reader"} <= set(row)
+    table = (tmp_path / "lunar_lander-targets.md").read_text()
+    assert "| 2, 2, 2, 3 % | 10.00%, 10.00%, 10.00%, 10.00% |" in table
+    assert "relative to true parameters | 1.15 | 1.00 |" in table
 
 
 def test_a_missing_checkpoint_is_explained(

@@ -15,7 +15,8 @@ from piwm_gym.checkpoint import load_checkpoint
 from piwm_gym.models import VARIANTS, Dynamics, build_autoencoder
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
-from piwm_gym.systems import CartPole
+from piwm_gym.systems import CartPole, LunarLander
+from piwm_gym.world_model import WorldModel
 from training.codebook import CodebookKeeper, kmeans
 from training.collect import collect, preset_settings
 from training.config import LossWeights, effective, preset
@@ -23,7 +24,7 @@ from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
 from training.fit import FitConfig
 from training.foreground import foreground_of
-from training.pipeline import TrainingData
+from training.pipeline import TrainingData, steady
 from training.run import Run
 from training.stages import (
     Interpretability,
@@ -44,6 +45,13 @@ ROOT = Path(__file__).parents[2]
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     collect(preset_settings("cartpole", "debug"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lander_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lander-data")
+    collect(preset_settings("lunar_lander", "debug"), folder)
     return folder
 
 
@@ -165,22 +173,64 @@ def test_dynamics_are_recovered_from_exact_configurations(
     assert learned["length"] == pytest.approx(0.5, rel=0.02)
 
 
+def train_twice(system: str, data: Path, folder: Path) -> list[WorldModel]:
+    """All variants by the debug preset, twice: the second time nothing changes."""
+    command = [system, "--preset", "debug", "--variant", "all", "--quiet"]
+    command += ["--data", str(data), "--runs", str(folder / "runs"), "--out", str(folder / "out")]
+    paths = [folder / "out" / f"{system}-{v}.safetensors" for v in VARIANTS]
+    assert main(command) == 0
+    first = [path.read_bytes() for path in paths]
+    assert main(command) == 0
+    assert [path.read_bytes() for path in paths] == first
+    assert len(list((folder / "runs" / system).glob("vision-*"))) == 2
+    return [load_checkpoint(path) for path in paths]
+
+
 def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path: Path) -> None:
-    command = ["cartpole", "--preset", "debug", "--variant", "all", "--quiet"]
-    command += ["--data", str(data_folder), "--runs", str(tmp_path / "runs")]
-    out = tmp_path / "out"
-    assert main([*command, "--out", str(out)]) == 0
-    files = {v: (out / f"cartpole-{v}.safetensors").read_bytes() for v in VARIANTS}
-    assert main([*command, "--out", str(out)]) == 0
-    for variant, content in files.items():
-        path = out / f"cartpole-{variant}.safetensors"
-        assert path.read_bytes() == content
-        model = load_checkpoint(path)
+    for model in train_twice("cartpole", data_folder, tmp_path):
         assert model.metadata["data"]["supervision"]["noise_level"] == 0.05
         assert model.metadata["training"]["preset"] == "debug"
         assert math.isfinite(model.metadata["measured"]["single_frame_rmse"]["x"])
-    vision = list((tmp_path / "runs" / "cartpole").glob("vision-*"))
-    assert len(vision) == 2
+
+
+def test_it_does_so_with_scene_derived_dimensions_and_process_noise(
+    lander_folder: Path, tmp_path: Path
+) -> None:
+    for model in train_twice("lunar_lander", lander_folder, tmp_path):
+        measured = model.metadata["measured"]
+        assert math.isfinite(measured["single_frame_rmse"]["scene"])
+        assert "crashed" not in measured["forecast_rmse_30_steps_by_window"]["10"]
+        estimated = model.system.estimated
+        derived = [i for i in range(len(model.state_low)) if i not in estimated]
+        assert model.state_low[estimated].isfinite().all()
+        assert (model.state_low[derived] == -math.inf).all()
+        assert (model.state_high[derived] == math.inf).all()
+
+
+def test_scenes_are_labelled_like_states(lander_folder: Path) -> None:
+    dataset = load_dataset(lander_folder)
+    data = prepare(dataset)
+    system = LunarLander()
+    dimensions = len(system.variables)
+    assert data.state_labels.shape == dataset.states.shape
+    error = data.proxy_mean[..., dimensions:] - torch.from_numpy(dataset.scenes)[:, None]
+    ranges = torch.tensor([v.range for v in system.scene_variables])
+    assert (error / ranges).std().item() == pytest.approx(0.2915 * 0.05, rel=0.05)
+    assert (error[:, 1:] != error[:, :-1]).all()
+    autoencoder = build_autoencoder(preset("debug", VARIANTS[0]).autoencoder, system)
+    labels = data.configuration_labels(autoencoder)["proxy_mean"]
+    torch.testing.assert_close(
+        autoencoder.denormalize(labels)[..., 3:], data.proxy_mean[..., dimensions:]
+    )
+
+
+def test_a_trajectory_has_one_scene() -> None:
+    configurations = torch.randn(2, 5, 14)
+    steadied = steady(configurations, LunarLander())
+    assert torch.equal(steadied[..., :3], configurations[..., :3])
+    assert torch.equal(steadied[:, 0, 3:], configurations[..., 3:].mean(1))
+    assert torch.equal(steadied[:, 0, 3:], steadied[:, -1, 3:])
+    assert torch.equal(steady(configurations[..., :2], SYSTEM), configurations[..., :2])
 
 
 def test_settings_of_stages_that_a_variant_does_not_have_are_not_its_settings() -> None:

@@ -1,9 +1,12 @@
 """Learn what only motion on the ground shows, such as the strength of the legs.
 
-A rollout starts in free flight and meets the estimated terrain. Small errors of the start decide
+A rollout starts in free flight and meets the labelled terrain. Small errors of the start decide
 which leg touches first, and a bounce magnifies them; so the start is estimated as well as
-training can, with the help of labels, and a residual counts up to a limit.
+training can, with the help of labels, and a residual counts up to a limit. The error has kinks
+and flat places, where second-order steps were lost; a search along the axes is not.
 """
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,15 +16,13 @@ from piwm_gym.models.estimation import fit_start
 from piwm_gym.systems import System
 from training.fit import Batch
 from training.flight import CONTEXT, scene_of
-from training.least_squares import levenberg_marquardt
 
-LIMIT = 0.1
+LIMIT = 0.05
 """Size that no residual counts beyond, in half ranges."""
-STEP = 0.1
-"""Of the numerical derivatives, in logarithms: wide, for contact makes kinks."""
-REACH = 0.5
-"""Most that a logarithm changes in an iteration: a leg without strength has no return either."""
-ITERATIONS = 20
+WIDEST, FINEST = 0.8, 0.05
+"""First and last step of the search, in logarithms."""
+WORTH = 2e-4
+"""Relative gain that a step must bring: what hardly shows stays where it is."""
 
 
 def labelled_start(system: System, batch: Batch, params: object) -> Tensor:
@@ -51,7 +52,7 @@ class ContactResiduals:
     Args:
         system: The system.
         dynamics: Maps raw parameters to physical ones; its own change.
-        batch: Trajectories that reach the ground after the context.
+        batch: Windows that reach the ground after the context.
     """
 
     def __init__(self, system: System, dynamics: Dynamics, batch: Batch) -> None:
@@ -62,7 +63,7 @@ class ContactResiduals:
 
     @torch.no_grad()
     def __call__(self, raw: Tensor) -> Tensor:
-        """(M,) residuals after the context, all trajectories, estimated dimensions."""
+        """(M,) residuals after the context, all windows, estimated dimensions."""
         self._dynamics.raw.copy_(raw)
         states = self._system.rollout(
             self._start,
@@ -71,15 +72,36 @@ class ContactResiduals:
             scene=scene_of(self._batch),
         )
         error = (states - self._batch["labels"][:, 1:]) / self._half_range
-        error = error[:, CONTEXT - 1 :, self._system.estimated]
+        error = error[:, CONTEXT - 1 :, self._system.estimated][self._batch["valid"]]
         return (error * torch.rsqrt(1 + (error / LIMIT) ** 2)).flatten()
 
 
+def compass_search(loss: Callable[[Tensor], float], start: Tensor, moving: Sequence[int]) -> Tensor:
+    """Walk along the axes while that helps, with ever smaller steps.
+
+    Args:
+        loss: Of (K,) parameters.
+        start: Where to start.
+        moving: Indices of the parameters that may move.
+    """
+    best, lowest, step = start.clone(), loss(start), WIDEST
+    moves = [(i, sign) for i in moving for sign in (1.0, -1.0)]
+    while step > FINEST:
+        helped = False
+        for i, sign in moves:
+            moved = best.clone()
+            moved[i] += sign * step
+            if (attempt := loss(moved)) < (1 - WORTH) * lowest:
+                best, lowest, helped = moved, attempt, True
+        step = step if helped else step / 2
+    return best
+
+
 def fit_contact(dynamics: Dynamics, system: System, batch: Batch, moving: list[int]) -> None:
-    """Fit the learnables ``moving`` to trajectories that reach the ground, in place."""
+    """Fit the learnables ``moving`` to windows that reach the ground, in place."""
     residuals = ContactResiduals(system, dynamics, batch)
     start = dynamics.raw.detach().clone()
-    best = levenberg_marquardt(residuals, start, moving, ITERATIONS, STEP, REACH)
+    best = compass_search(lambda raw: float(residuals(raw).square().mean()), start, moving)
     with torch.no_grad():
         dynamics.raw.copy_(best)
 
@@ -90,4 +112,4 @@ def contact_error(dynamics: Dynamics, system: System, batch: Batch) -> float:
     return float(residuals(dynamics.raw.detach().clone()).square().mean())
 
 
-__all__ = ["ContactResiduals", "contact_error", "fit_contact", "labelled_start"]
+__all__ = ["ContactResiduals", "compass_search", "contact_error", "fit_contact", "labelled_start"]

@@ -1,8 +1,8 @@
 """Which trajectories show which learnables, judged by what the encoder read.
 
-free       in free motion from the first frame to the last: they show the motion
-grounded   free for the context, from which the start is estimated, and not free later: they show
-           what happens on the ground
+free       trajectories in free motion from the first frame to the last: they show the motion
+grounded   windows from shortly before a trajectory leaves free motion: they show what happens on
+           the ground
 
 Systems without a ground move freely always.
 """
@@ -16,6 +16,8 @@ from training.fit import Batch
 
 CONTEXT = 10
 """Frames from which the start of a rollout is estimated."""
+AFTER = 20
+"""Frames of a grounded window from where it leaves free motion."""
 
 
 def scene_of(batch: Batch) -> Tensor | None:
@@ -48,11 +50,29 @@ def free_trajectories(system: System, batch: Batch) -> Batch:
     return {name: tensor[keep] for name, tensor in batch.items() if name != "scene"}
 
 
-def grounded_trajectories(system: System, batch: Batch) -> Batch:
-    """The trajectories that are free for the context and reach the ground later."""
+def grounded_windows(system: System, batch: Batch) -> Batch:
+    """The context before a trajectory first leaves free motion, and AFTER frames from there.
+
+    Longer windows tell less: what happened before the touch blurs what it did. Where the
+    trajectory ends earlier, its last frame is repeated.
+
+    Returns:
+        The batch's tensors, and ``valid`` (N, AFTER): whether a frame after the context is one.
+    """
     free = free_frames(system, batch)
-    keep = free[:, :CONTEXT].all(1) & ~free.all(1)
-    return {name: tensor[keep] for name, tensor in batch.items()}
+    first = (~free).int().argmax(1)
+    keep = ~free.all(1) & (first >= CONTEXT)
+    index = first[keep, None] - CONTEXT + torch.arange(CONTEXT + AFTER, device=free.device)
+    windows = {name: _at(batch[name][keep], index) for name in ("configurations", "labels")}
+    windows["actions"] = _at(batch["actions"][keep], index[:, :-1])
+    windows["valid"] = index[:, CONTEXT:] < free.shape[1]
+    return {name: tensor[keep] for name, tensor in batch.items() if name == "scene"} | windows
+
+
+def _at(tensor: Tensor, index: Tensor) -> Tensor:
+    """(N, L, ...) entries of an (N, T, ...) tensor at times (N, L); the last one beyond its end."""
+    rows = torch.arange(len(tensor), device=tensor.device)[:, None]
+    return tensor[rows, index.clamp(max=tensor.shape[1] - 1)]
 
 
 def pieces(batch: Batch, frames: int) -> Batch:
@@ -75,7 +95,7 @@ __all__ = [
     "CONTEXT",
     "free_frames",
     "free_trajectories",
-    "grounded_trajectories",
+    "grounded_windows",
     "pieces",
     "scene_of",
 ]

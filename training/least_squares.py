@@ -1,6 +1,5 @@
 """Levenberg-Marquardt for a handful of parameters and millions of residuals."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,7 +16,6 @@ def levenberg_marquardt(
     moving: Sequence[int],
     iterations: int,
     step: float,
-    reach: float = math.inf,
 ) -> Tensor:
     """Least squares by damped second-order steps with numerical derivatives.
 
@@ -26,8 +24,7 @@ def levenberg_marquardt(
         start: (K,) parameters to start from.
         moving: Indices of those that may move.
         iterations: Steps that are tried; one that does not help only raises the damping.
-        step: Of the derivatives; a larger one looks past kinks of the residuals.
-        reach: Most that a parameter changes in an iteration.
+        step: Of the derivatives.
 
     Returns:
         (K,) the best parameters found.
@@ -42,7 +39,7 @@ def levenberg_marquardt(
         damped = normal + damping * torch.diag(normal.diagonal().clamp(min=TINY))
         change = torch.linalg.solve(damped, jacobian.mT @ error.double()).to(best)
         moved = best.clone()
-        moved[moving] -= change.clamp(-reach, reach)
+        moved[moving] -= change
         attempt = residuals(moved)
         better = bool(torch.isfinite(attempt).all()) and attempt.norm() < error.norm()
         if better:

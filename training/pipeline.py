@@ -119,6 +119,11 @@ class TrainingData:
         """(N, T+1, D) labels of the state."""
         return self.proxy_mean[..., : len(self.system.variables)]
 
+    @property
+    def scene_labels(self) -> Tensor:
+        """(N, S) labels of the scene, averaged over a trajectory, as it never changes in one."""
+        return self.proxy_mean[..., len(self.system.variables) :].mean(1)
+
     def configuration_labels(self, autoencoder: Autoencoder) -> dict[str, Tensor]:
         """Normalised labels of the configuration: visible dimensions and scene."""
         dimensions = self.proxy_mean.shape[-1]
@@ -157,12 +162,12 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
     else:
         results = train_intrinsic(autoencoder, config, data, run)
     autoencoder.eval()
-    configurations = encode_all(autoencoder, data.frames)
-    visible, estimated = len(data.system.visible), data.system.estimated
+    estimated = data.system.estimated
+    configurations = encode_all(autoencoder, data.frames)[..., : len(data.system.visible)]
     train, validation = (
         {
-            "configurations": configurations[index][..., :visible],
-            "scene": configurations[index][..., visible:].mean(1),
+            "configurations": configurations[index],
+            "scene": data.scene_labels[index],
             "actions": data.actions[index],
             "labels": data.state_labels[index],
         }

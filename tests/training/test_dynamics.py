@@ -9,11 +9,17 @@ from torch import Tensor
 
 from piwm_gym.models import Dynamics
 from piwm_gym.systems import CartPole, LunarLander
-from training import contact
-from training.contact import fit_contact, labelled_start
+from training.contact import compass_search, fit_contact, labelled_start
 from training.dynamics import NOISY_WINDOW, refine, shown_by, starting_values, train_dynamics
 from training.fit import Batch, FitConfig
-from training.flight import CONTEXT, free_trajectories, grounded_trajectories, pieces
+from training.flight import (
+    AFTER,
+    CONTEXT,
+    free_frames,
+    free_trajectories,
+    grounded_windows,
+    pieces,
+)
 from training.least_squares import levenberg_marquardt
 from training.run import Run
 from training.spread import fit_spread
@@ -75,7 +81,7 @@ def flights() -> Batch:
 def test_the_engines_are_recovered_from_free_flight_alone(flights: Batch) -> None:
     dynamics = started()
     before = dynamics.raw.detach().clone()
-    refine(dynamics, SYSTEM, flights)
+    refine(dynamics, SYSTEM, flights, iterations=6)
     found = errors(dynamics)
     assert found["gravity"] < 0.01
     assert found["main_acceleration"] < 0.02
@@ -104,41 +110,76 @@ def test_no_scatter_is_no_dispersion(flights: Batch) -> None:
     assert max(v.item() for v in dynamics.values[-2:]) < 0.02
 
 
-def test_legs_are_recovered_from_landings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contact, "ITERATIONS", 8)
-    landings = grounded_trajectories(SYSTEM, simulate(150, LOW))
+def test_the_search_passes_kinks_and_leaves_alone_what_has_no_effect() -> None:
+    target = torch.tensor([3.0, -2.0, 0.0])
+
+    def loss(x: Tensor) -> float:
+        return 1 + float((x - target)[:2].abs().sum())
+
+    found = compass_search(loss, torch.ones(3), [0, 1, 2])
+    assert found.tolist() == pytest.approx([3.0, -2.0, 1.0], abs=0.1)
+    assert compass_search(loss, torch.ones(3), [0])[1] == 1.0
+
+
+def test_legs_are_recovered_from_landings() -> None:
+    landings = grounded_windows(SYSTEM, simulate(150, LOW))
     assert len(landings["labels"]) > 50
     dynamics = started(("motion",))
     fit_contact(dynamics, SYSTEM, landings, shown_by(dynamics, "contact"))
-    assert errors(dynamics)["leg_strength"] < 0.05
+    assert errors(dynamics)["leg_strength"] < 0.15
     assert errors(dynamics)["leg_friction"] < 0.5
     assert errors(dynamics)["gravity"] < 1e-6
 
 
-def test_labels_help_to_find_the_start_of_a_landing() -> None:
-    landings = grounded_trajectories(SYSTEM, simulate(150, LOW))
-    start = labelled_start(SYSTEM, landings, SYSTEM.reference)
-    error = (start - landings["states"][:, 0])[:, :6].square().mean(0).sqrt()
+def test_labels_help_to_find_the_start(flights: Batch) -> None:
+    start = labelled_start(SYSTEM, flights, SYSTEM.reference)
+    error = (start - flights["states"][:, 0])[:, :6].square().mean(0).sqrt()
     assert error.tolist() == pytest.approx([0.03, 0.03, 0.06, 0.07, 0.01, 0.025], rel=0.5)
 
 
 def test_trajectories_are_sorted_by_what_they_show() -> None:
     high, low = simulate(5, HIGH), simulate(40, LOW)
-    both = {name: torch.cat((high[name], low[name])) for name in high}
-    grounded = grounded_trajectories(SYSTEM, both)
-    assert "scene" in grounded
-    assert (grounded["states"][:, :CONTEXT, 1] > 0).all()
     free = free_trajectories(SYSTEM, high)
     assert "scene" not in free
     assert len(free["labels"]) == 5
+    low["configurations"][:, 40:, 1] = -5.0  # all of them are down by then
     with pytest.raises(ValueError, match="none of .* is in free motion throughout"):
-        free_trajectories(SYSTEM, grounded)
+        free_trajectories(SYSTEM, low)
+    both = {name: torch.cat((high[name], low[name])) for name in high}
+    windows = grounded_windows(SYSTEM, both)
+    count = len(windows["labels"])
+    assert 20 < count <= 40
+    assert {name: tuple(tensor.shape[1:]) for name, tensor in windows.items()} == {
+        "configurations": (CONTEXT + AFTER, 3),
+        "labels": (CONTEXT + AFTER, 10),
+        "actions": (CONTEXT + AFTER - 1,),
+        "scene": (11,),
+        "valid": (AFTER,),
+    }
+    near = free_frames(SYSTEM, windows)
+    assert near[:, :CONTEXT].all()
+    assert not near[:, CONTEXT].any()
+    assert windows["valid"][:, 0].all()
+
+
+def test_windows_beyond_the_end_are_marked() -> None:
+    batch = simulate(1, HIGH)
+    batch["configurations"][:, 45:, 1] = -5.0
+    windows = grounded_windows(SYSTEM, batch)
+    assert windows["valid"].tolist() == [[True] * 6 + [False] * (AFTER - 6)]
+    assert torch.equal(windows["labels"][:, : CONTEXT + 6], batch["labels"][:, 35:])
+    assert torch.equal(windows["labels"][:, -1], batch["labels"][:, -1])
 
 
 def test_without_a_ground_all_motion_is_free() -> None:
-    batch = {"configurations": torch.zeros(3, 4, 2), "scene": torch.zeros(3, 0)}
-    assert len(free_trajectories(CartPole(), batch)["configurations"]) == 3
-    assert len(grounded_trajectories(CartPole(), batch)["configurations"]) == 0
+    batch = {
+        "configurations": torch.zeros(3, 4, 2),
+        "labels": torch.zeros(3, 4, 4),
+        "actions": torch.zeros(3, 3),
+        "scene": torch.zeros(3, 0),
+    }
+    assert len(free_trajectories(CartPole(), batch)["labels"]) == 3
+    assert len(grounded_windows(CartPole(), batch)["labels"]) == 0
 
 
 def test_pieces_share_their_end_frames(flights: Batch) -> None:
@@ -161,13 +202,9 @@ def test_second_order_steps_move_what_may_move() -> None:
     found = levenberg_marquardt(residuals, start, [1], 10, 1e-2)
     assert found.tolist() == pytest.approx([1.0, 3**0.5], rel=1e-4)
     assert start.tolist() == [1.0, 1.0]
-    near = levenberg_marquardt(residuals, start, [0, 1], 1, 1e-2, reach=0.1)
-    assert near.tolist() == pytest.approx([1.1, 1.1])
 
 
-def test_all_kinds_from_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contact, "ITERATIONS", 1)
-
+def test_all_kinds_from_one_call(tmp_path: Path) -> None:
     def batch(count: int, seed: int) -> Batch:
         high, low = simulate(count, HIGH, seed), simulate(count, LOW, seed)
         return {name: torch.cat((high[name], low[name])) for name in high}

@@ -50,8 +50,8 @@ class Coloured(Foreground):
     Sky and moon are grey. Exhaust is red, with as much green as blue: it is decoration, shown by
     no state, and where it counted it used up codes and drowned the lander's error.
 
-    The weight gives the lander a third of the sum over pixels, as Cart Pole's foreground has. An
-    error of 0.1 m then costs six times as much at the lander as along the whole terrain.
+    The weight gives them a third of the sum over pixels, as Cart Pole's foreground has. A shift by
+    0.1 m then costs about twice as much at the lander as along the whole terrain.
     """
 
     weight = 50.0

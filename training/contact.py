@@ -2,8 +2,10 @@
 
 A rollout starts in free flight and meets the labelled terrain. Small errors of the start decide
 which leg touches first, and a bounce magnifies them; so the start is estimated as well as
-training can, with the help of labels, and a residual counts up to a limit. The error has kinks
-and flat places, where second-order steps were lost; a search along the axes is not.
+training can, with the help of labels, and a residual counts up to a limit. Whether the episode
+ends counts beside it: a leg that is a little too strong saves a lander at hardly another velocity.
+The error has kinks and flat places, where second-order steps were lost; a search along the axes
+is not.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +21,9 @@ from training.flight import CONTEXT, scene_of
 
 LIMIT = 0.05
 """Size that no residual counts beyond, in half ranges."""
+ENDING = 0.5
+"""Residual of a window that ends an episode where the label does not, or the other way round: as
+much as if all its other residuals were at the limit."""
 WIDEST, FINEST = 0.8, 0.05
 """First and last step of the search, in logarithms."""
 WORTH = 2e-4
@@ -58,12 +63,16 @@ class ContactResiduals:
     def __init__(self, system: System, dynamics: Dynamics, batch: Batch) -> None:
         self._system, self._dynamics, self._batch = system, dynamics, batch
         self._half_range = (system.ranges / 2).to(dynamics.raw)
+        # A real episode that is over ends its window; there the model may end a little later.
+        self._ended = system.terminal(batch["labels"][:, -1])
+        over_time = batch["valid"] | self._ended[:, None]
+        self._counted = torch.nn.functional.pad(over_time, (CONTEXT - 1, 0), value=True)
         with torch.no_grad():
             self._start = labelled_start(system, batch, dynamics.params)
 
     @torch.no_grad()
     def __call__(self, raw: Tensor) -> Tensor:
-        """(M,) residuals after the context, all windows, estimated dimensions."""
+        """(M,) residuals after the context of estimated dimensions, then of how windows end."""
         self._dynamics.raw.copy_(raw)
         states = self._system.rollout(
             self._start,
@@ -73,7 +82,9 @@ class ContactResiduals:
         )
         error = (states - self._batch["labels"][:, 1:]) / self._half_range
         error = error[:, CONTEXT - 1 :, self._system.estimated][self._batch["valid"]]
-        return (error * torch.rsqrt(1 + (error / LIMIT) ** 2)).flatten()
+        limited = (error * torch.rsqrt(1 + (error / LIMIT) ** 2)).flatten()
+        ends = (self._system.terminal(states) & self._counted).any(1)
+        return torch.cat((limited, ENDING * (ends != self._ended).to(limited)))
 
 
 def compass_search(loss: Callable[[Tensor], float], start: Tensor, moving: Sequence[int]) -> Tensor:

@@ -3,7 +3,8 @@
 A leg of LunarLander-v3 hangs on a joint whose motor holds it with a limited torque (Box2D:
 ``LEG_SPRING_TORQUE``) and pushes it back at a limited speed. Here each leg is a point under the
 hull that pushes along the ground's normal with a limited force while the ground is above its
-unloaded place; how far it is above is the leg's deflection. Impulses are found by projected
+unloaded place; how far it is above is the leg's deflection. Bent to the limit, it is rigid.
+Impulses are found by projected
 Gauss-Seidel, as in Box2D (Catto, "Iterative dynamics with temporal coherence", 2005). Everything
 is differentiable almost everywhere.
 
@@ -33,6 +34,8 @@ SPACING = 2 * HALF_WIDTH / (NUM_HEIGHTS - 1)
 
 LEG_CORNERS = ((0.8592, -0.6102), (0.9845, -0.5647))
 """Lower corners of the right leg, m from the hull's origin; the left leg mirrors it."""
+LEG_TRAVEL = (0.193, 0.542)
+"""From there to where that corner is with the right leg bent up to its joint's limit, m."""
 HULL_CORNERS = tuple(
     (x / 30, y / 30) for x, y in ((-14, 17), (-17, 0), (-17, -10), (17, -10), (17, 0), (14, 17))
 )
@@ -195,15 +198,26 @@ def push(scene: Tensor, pose: Pose, motion: Motion, params: Any, dt: float) -> M
     back = back.clamp(max=_column(params.leg_return))
     wanted = torch.where(gap > 0, -gap / dt, back)
     strongest = torch.ones_like(gap) * _column(params.leg_strength) * dt
+    limit = gap + _travel(pose, normal)
+    stopped = normal.speed(motion) + normal.own * strongest < -limit / dt
+    wanted = torch.where(stopped, -limit.clamp(min=0.0) / dt, wanted)
+    strongest = torch.where(stopped, torch.inf, strongest)
     none = torch.zeros_like(gap)
     pushed = rubbed = none
     for _ in range(ITERATIONS):
         total = normal.solve(pushed, wanted - normal.speed(motion), none, strongest)
         motion, pushed = normal.act(motion, total - pushed), total
-        limit = _column(params.leg_friction) * pushed
-        total = tangent.solve(rubbed, -tangent.speed(motion), -limit, limit)
+        grip = _column(params.leg_friction) * pushed
+        total = tangent.solve(rubbed, -tangent.speed(motion), -grip, grip)
         motion, rubbed = tangent.act(motion, total - rubbed), total
     return motion
+
+
+def _travel(pose: Pose, normal: _Contacts) -> Float[Tensor, "*B 2"]:
+    """How far each leg's corner can give way along the ground's normal, m."""
+    (x, y), sides = LEG_TRAVEL, constant((1.0, -1.0), pose.theta.dtype, pose.theta.device)
+    sin, cos = pose.theta.sin()[..., None], pose.theta.cos()[..., None]
+    return normal.x * (cos * x * sides - sin * y) + normal.y * (sin * x * sides + cos * y)
 
 
 def _column(value: Any) -> Any:

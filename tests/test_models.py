@@ -9,7 +9,7 @@ from piwm_gym.models import VARIANTS, AutoencoderConfig, Dynamics, Intrinsic, bu
 from piwm_gym.models.autoencoder import num_parameters
 from piwm_gym.models.bottleneck import split
 from piwm_gym.models.gaussian import Gaussian, kl_to_standard_normal
-from piwm_gym.models.physical import ConfigurationEmbedding
+from piwm_gym.models.physical import READERS, ConfigurationEmbedding, TransformerConfig
 from piwm_gym.models.quantizer import VectorQuantizer, physical_grid
 from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
 from piwm_gym.models.vision import VisionConfig, to_float, to_uint8
@@ -34,7 +34,7 @@ def system(request: pytest.FixtureRequest) -> System:
 @pytest.mark.parametrize("size", ["debug", "laptop", "paper"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_encodes_and_decodes(variant: str, size: str, system: System) -> None:
-    autoencoder = build_autoencoder(preset(size, variant).autoencoder, system).eval()
+    autoencoder = build_autoencoder(preset(size, variant, system.name).autoencoder, system).eval()
     frames = torch.rand(3, 3, *system.frame.size)
     configuration = autoencoder.encode(frames)
     assert configuration.shape == (3, len(system.configuration))
@@ -68,6 +68,23 @@ def test_variants_differ_and_unknown_ones_are_refused() -> None:
     assert len(counts) == len(VARIANTS)
     with pytest.raises(ValueError, match="did you mean 'extrinsic-discrete'"):
         build_autoencoder(AutoencoderConfig("extrinsic-discret"), SYSTEM)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_both_readers_read_a_grid_of_any_shape(reader: str) -> None:
+    encoder = READERS[reader](TransformerConfig(merge=2), (8, 12), 16, 5)
+    tokens = torch.randn(3, 96, 16, requires_grad=True)
+    read = encoder(tokens)
+    read.sum().backward()
+    assert read.shape == (3, 5)
+    assert tokens.grad is not None
+    assert (tokens.grad.abs().sum(-1) > 0).all()
+    assert not torch.equal(encoder(tokens.roll(1, dims=1)), read)
+
+
+def test_an_unknown_reader_is_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'convolution'"):
+        build_autoencoder(AutoencoderConfig(reader="convolutions"), SYSTEM)
 
 
 def test_frames_survive_the_change_of_layout() -> None:

@@ -74,11 +74,28 @@ _PAPER_TRANSFORMER = TransformerConfig(
 )
 
 
+def architecture(variant: str, system: str) -> AutoencoderConfig:
+    """Networks of a variant for a system.
+
+    Lunar Lander's hull is five pixels wide: 512 codes for patches of 8 pixels blur it, for
+    patches of 4 they do not (foreground error 0.016 and 0.010).
+    """
+    if system != "lunar_lander":
+        return AutoencoderConfig(variant=variant)
+    return AutoencoderConfig(
+        variant=variant,
+        vision=VisionConfig(channels=(48,), kernels=(4,), strides=(4,), token_dim=32),
+        transformer=TransformerConfig(merge=4),
+        latent_dim=32,
+        reader="convolution",
+    )
+
+
 def _cpu(variant: str, system: str) -> TrainConfig:
     """A CPU; a variant takes from half an hour to an hour on one slow core."""
     fit = FitConfig(batch_size=128, samples_per_epoch=20_000, warmup_epochs=1, patience=100)
     return TrainConfig(
-        AutoencoderConfig(variant=variant),
+        architecture(variant, system),
         vision=replace(fit, epochs=25),
         encoder=replace(fit, epochs=60, learning_rate=5e-3),
         decoder=replace(fit, epochs=25, learning_rate=8e-3),
@@ -104,7 +121,7 @@ def _gpu(variant: str, system: str) -> TrainConfig:
     """One GPU and 16 cores; meant for ten minutes for all four variants, not timed yet."""
     fit = FitConfig(batch_size=256, warmup_epochs=1, patience=20)
     return TrainConfig(
-        AutoencoderConfig(variant=variant),
+        architecture(variant, system),
         vision=replace(fit, epochs=40),
         encoder=replace(fit, epochs=60, learning_rate=5e-3),
         decoder=replace(fit, epochs=40, learning_rate=8e-3),

@@ -188,6 +188,7 @@ def train_extrinsic(
     """Stages 1 and 2."""
     latent = config.autoencoder.variant.split("-")[1]
     shape = {**asdict(config.autoencoder), "variant": latent, "transformer": None}
+    del shape["reader"]
     shared = run.folder.parent / (
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
     )

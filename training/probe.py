@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from piwm_gym.models.physical import PhysicalEncoder, TransformerConfig
-from piwm_gym.models.vision import VisionConfig, VisionEncoder, to_float
+from piwm_gym.models.physical import READERS
+from piwm_gym.models.vision import VisionEncoder, to_float
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import System
+from training.config import architecture
 from training.dataset import TrajectoryDataset
 from training.fit import Batch, FitConfig, Stage, Terms, fit
 
@@ -30,10 +32,12 @@ class FrameNet(nn.Module):
 
     def __init__(self, system: System, outputs: int) -> None:
         super().__init__()
-        vision = VisionConfig()
+        networks = architecture(DEFAULT_VARIANT, system.name)
+        vision = networks.vision
         self.vision = VisionEncoder(vision, system.frame.background)
         grid = vision.grid(system.frame.size)
-        self.read = PhysicalEncoder(TransformerConfig(), grid, vision.token_dim, outputs)
+        reader = READERS[networks.reader]
+        self.read = reader(networks.transformer, grid, vision.token_dim, outputs)
 
     def forward(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B O"]:
         """Numbers of float frames."""

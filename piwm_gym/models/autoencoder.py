@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from piwm_gym.models.bottleneck import Bottleneck, Latent, split
 from piwm_gym.models.gaussian import Gaussian
 from piwm_gym.models.physical import (
+    READERS,
     PhysicalDecoder,
-    PhysicalEncoder,
     TokenTransformer,
     TransformerConfig,
 )
@@ -45,6 +45,7 @@ class AutoencoderConfig:
         num_codes: Codebook size of discrete variants.
         commitment_weight: Weight of the commitment loss (paper: beta = 0.25).
         kl_weight: Weight of the KL divergence (paper: beta = 1).
+        reader: Extrinsic only: E_p by a ``"transformer"`` (paper) or by ``"convolution"``.
         flat: Extrinsic-continuous only: one latent vector for the frame, as in the paper's
             appendix, instead of one per grid cell. Intrinsic-continuous latents are always flat.
     """
@@ -56,6 +57,7 @@ class AutoencoderConfig:
     num_codes: int = 512
     commitment_weight: float = 0.25
     kl_weight: float = 1.0
+    reader: str = "transformer"
     flat: bool = False
 
 
@@ -140,7 +142,7 @@ class Extrinsic(Autoencoder):
             )
             self.token_dim, read_from = 1, squarest(config.latent_dim)
         self.vision_decoder = VisionDecoder(vision, grid, system.frame.background)
-        self.physical_encoder = PhysicalEncoder(
+        self.physical_encoder = READERS[config.reader](
             transformer, read_from, self.token_dim, len(system.configuration)
         )
         self.physical_decoder = PhysicalDecoder(
@@ -242,8 +244,10 @@ def build_autoencoder(config: AutoencoderConfig, system: System) -> Extrinsic | 
     """Autoencoder of a variant.
 
     Raises:
-        ValueError: The variant is unknown; the nearest one is suggested.
+        ValueError: The variant or the reader is unknown; the nearest one is suggested.
     """
+    if config.reader not in READERS:
+        raise ValueError(unknown("reader", config.reader, tuple(READERS)))
     if config.variant not in VARIANTS:
         raise ValueError(unknown("variant", config.variant, VARIANTS))
     architecture, latent = config.variant.split("-")

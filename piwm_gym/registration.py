@@ -30,7 +30,11 @@ class Entry:
 
 
 ENTRIES: dict[str, Entry] = {
-    entry.env_id: entry for entry in (Entry("PIWM-CartPole-v0", "cartpole", 500, 475.0),)
+    entry.env_id: entry
+    for entry in (
+        Entry("PIWM-CartPole-v0", "cartpole", 500, 475.0),
+        Entry("PIWM-LunarLander-v0", "lunar_lander", 1000, 200.0),
+    )
 }
 
 

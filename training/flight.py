@@ -16,8 +16,9 @@ from training.fit import Batch
 
 CONTEXT = 10
 """Frames from which the start of a rollout is estimated."""
-AFTER = 20
-"""Frames of a grounded window from where it leaves free motion."""
+AFTER = 40
+"""Frames of a grounded window from where it leaves free motion. The first impact hardly tells how
+strong legs are; whether the rocking that follows brings the hull down does."""
 
 
 def scene_of(batch: Batch) -> Tensor | None:

@@ -197,8 +197,10 @@ def push(scene: Tensor, pose: Pose, motion: Motion, params: Any, dt: float) -> M
     back = ((-gap - SLOP) / (SETTLING_STEPS * dt)).clamp(min=0.0)
     back = back.clamp(max=_column(params.leg_return))
     wanted = torch.where(gap > 0, -gap / dt, back)
-    strongest = torch.ones_like(gap) * _column(params.leg_strength) * dt
-    limit = gap + _travel(pose, normal)
+    travel = _travel(pose, normal)
+    bent = (-gap / travel.clamp(min=SLOP)).clamp(0.0, 1.0)
+    strongest = _column(params.leg_strength) * dt * _force(bent, _column(params.leg_friction))
+    limit = gap + travel
     stopped = normal.speed(motion) + normal.own * strongest < -limit / dt
     wanted = torch.where(stopped, -limit.clamp(min=0.0) / dt, wanted)
     strongest = torch.where(stopped, torch.inf, strongest)
@@ -218,6 +220,16 @@ def _travel(pose: Pose, normal: _Contacts) -> Float[Tensor, "*B 2"]:
     (x, y), sides = LEG_TRAVEL, constant((1.0, -1.0), pose.theta.dtype, pose.theta.device)
     sin, cos = pose.theta.sin()[..., None], pose.theta.cos()[..., None]
     return normal.x * (cos * x * sides - sin * y) + normal.y * (sin * x * sides + cos * y)
+
+
+def _force(bent: Float[Tensor, "*B 2"], friction: Any) -> Float[Tensor, "*B 2"]:
+    """Largest force of a leg that is bent by a fraction of its travel, relative to an unbent one.
+
+    The joint's motor has a limited torque about the hull's origin. A bent leg reaches further out,
+    and the friction that keeps it from sliding outwards has a shorter arm to help it.
+    """
+    (x, y), (out, up) = LEG_CORNERS[0], LEG_TRAVEL
+    return (x + friction * y) / (x + out * bent + friction * (y + up * bent))
 
 
 def _column(value: Any) -> Any:

@@ -83,7 +83,7 @@ class LunarLanderParams(Params):
     side_dispersion: Scalar = parameter(
         0.25 / SQRT3, "1", "random part of a side engine's thrust", may_vanish=True
     )
-    leg_strength: Scalar = parameter(9.38, "m/s^2", "largest push of one leg")
+    leg_strength: Scalar = parameter(10.44, "m/s^2", "largest push of one leg, unbent")
     leg_return: Scalar = parameter(0.258, "m/s", "speed at which a leg unbends")
     leg_friction: Scalar = parameter(0.1414, "1", "friction of a leg on the ground")
 

@@ -57,6 +57,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
+def lander_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a tiny, untrained Lunar Lander checkpoint."""
+    path = str(tmp_path_factory.mktemp("lander") / "lunar_lander-extrinsic-discrete.safetensors")
+    save(tiny_model(system="lunar_lander"), path, {"note": "untrained"})
+    return path
+
+
+@pytest.fixture(scope="session")
 def checkpoint(checkpoints: dict[str, str]) -> str:
     """Path of the tiny checkpoint of the default variant."""
     return checkpoints["extrinsic-discrete"]

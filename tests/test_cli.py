@@ -1,6 +1,5 @@
 """The command line: films and tables from a checkpoint, mistakes explained without traceback."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium as gym
@@ -9,7 +8,6 @@ import pytest
 
 from piwm_gym.checkpoint import save
 from piwm_gym.cli import main
-from piwm_gym.registration import ENTRIES, Entry
 from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
 
@@ -89,15 +87,9 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.fixture
-def lander(
-    make_tiny: Callable[..., WorldModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
+def lander(lander_checkpoint: str) -> list[str]:
     """Arguments that name a tiny checkpoint of a system with a scene."""
-    entry = Entry("PIWM-LunarLander-v0", "lunar_lander", 1000, 200.0)
-    monkeypatch.setitem(ENTRIES, entry.env_id, entry)
-    path = tmp_path / "lander.safetensors"
-    save(make_tiny(system="lunar_lander"), path, {})
-    return ["--env-id", entry.env_id, "--checkpoint", str(path)]
+    return ["--env-id", "PIWM-LunarLander-v0", "--checkpoint", lander_checkpoint]
 
 
 def test_rollout_of_a_system_with_a_scene(

@@ -17,7 +17,12 @@ EXAMPLES = {
         ["--steps", "256", "--episodes", "1", "--num-envs", "2"],
         "real return",
     ),
+    "land_in_the_model.py": (
+        ["--steps", "256", "--episodes", "1", "--num-envs", "2"],
+        "real return",
+    ),
 }
+LANDER_EXAMPLES = ("land_in_the_model.py",)
 
 
 def test_all_examples_are_listed_and_short() -> None:
@@ -28,9 +33,10 @@ def test_all_examples_are_listed_and_short() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name: str, checkpoint: str, tmp_path: Path) -> None:
+def test_example(name: str, checkpoint: str, lander_checkpoint: str, tmp_path: Path) -> None:
     arguments, expected = EXAMPLES[name]
-    command = [sys.executable, str(ROOT / "examples" / name), "--checkpoint", checkpoint]
+    weights = lander_checkpoint if name in LANDER_EXAMPLES else checkpoint
+    command = [sys.executable, str(ROOT / "examples" / name), "--checkpoint", weights]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         command + arguments, cwd=tmp_path, env=environment, capture_output=True, text=True

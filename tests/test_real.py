@@ -11,7 +11,6 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from piwm_gym import make_real
 from piwm_gym.observations import OBS_TYPES
 from piwm_gym.preprocess import preprocess_frame
-from piwm_gym.registration import ENTRIES, Entry
 from piwm_gym.systems import CartPole, LunarLander
 
 UNBOUNDED = "ignore:.*A Box observation space m.*imum value is -?infinity.*:UserWarning"
@@ -145,11 +144,9 @@ def test_arguments_and_actions_that_are_wrong() -> None:
 
 
 @pytest.fixture
-def lander(monkeypatch: pytest.MonkeyPatch) -> str:
+def lander() -> str:
     """Id of the lunar lander."""
-    env_id = "PIWM-LunarLander-v0"
-    monkeypatch.setitem(ENTRIES, env_id, Entry(env_id, "lunar_lander", 1000, 200.0))
-    return env_id
+    return "PIWM-LunarLander-v0"
 
 
 @pytest.mark.filterwarnings(UNBOUNDED)

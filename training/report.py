@@ -393,9 +393,11 @@ def targets_table(results: Results) -> list[str]:
 
 
 def variants_table(results: Results) -> list[str]:
-    """Lines of the table that compares the variants at label noise 5 %."""
+    """Lines of the table that compares the variants at label noise 5 %; none for a single one."""
     columns = VARIANT_COLUMNS[results.system]
     variants = sorted({row["variant"] for row in results.rows("decoding", noise_level=0.05)})
+    if len(variants) < 2:
+        return []
     names = " | ".join(name for name, _ in columns)
     rows = [
         f"| `{variant}` | " + " | ".join(cell(results, variant) for _, cell in columns) + " |"
@@ -415,9 +417,10 @@ def main(system: tyro.conf.Positional[str], out: Path = Path("assets/results")) 
         raise SystemExit(unknown("system", system, tuple(ROWS)))
     results = Results(out, system)
     for name, table in (("targets", targets_table), ("variants", variants_table)):
-        path = out / f"{system}-{name}.md"
-        path.write_text("\n".join(table(results)) + "\n")
-        Console(stderr=True).print(str(path), markup=False)
+        if lines := table(results):
+            path = out / f"{system}-{name}.md"
+            path.write_text("\n".join(lines) + "\n")
+            Console(stderr=True).print(str(path), markup=False)
 
 
 if __name__ == "__main__":

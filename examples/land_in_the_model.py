@@ -3,8 +3,8 @@
     pip install "piwm-gym[sb3]"
     python examples/land_in_the_model.py
 
-PPO of Stable-Baselines3 on 256 imagined landers, each episode over another terrain; ten minutes
-on a CPU core. The real environment takes no part in training.
+PPO of Stable-Baselines3 on 256 imagined landers, each episode over another terrain; a few
+minutes on a CPU core. The real environment takes no part in training.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ ENV_ID = "PIWM-LunarLander-v0"
 
 
 def main(
-    steps: int = 6_000_000,
+    steps: int = 4_500_000,
     episodes: int = 10,
     num_envs: int = 256,
     seed: int = 0,

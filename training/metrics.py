@@ -134,8 +134,8 @@ def estimate(
     states, scenes = [], []
     frames, actions = test.contexts(window)
     for f, a in zip(frames.split(64), actions.split(64), strict=True):
-        scene = model.encode_scene(f) if model.system.scene_variables else None
-        states.append(model.encode(f, a, init=init, params=params, scene=scene))
+        state, scene = model.encode_window(f, a, init=init, params=params)
+        states.append(state)
         scenes.append(scene)
     seen = [scene for scene in scenes if scene is not None]
     return Start(torch.cat(states), torch.cat(seen) if seen else None)

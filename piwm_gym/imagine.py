@@ -24,6 +24,9 @@ from piwm_gym.world_model import WorldModel
 StatePolicy = Callable[[np.ndarray], Any]
 """Physical state (D,) to action."""
 
+LONGEST_WAIT = 300
+"""Steps after which an episode is recorded though the camera may not see it yet."""
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -96,7 +99,13 @@ def survivor(model: WorldModel, seed: int = 0) -> StatePolicy:
     return policy
 
 
-def real_episode(real: gym.Env, policy: StatePolicy, steps: int, seed: int = 0) -> Episode:
+def real_episode(
+    real: gym.Env,
+    policy: StatePolicy,
+    steps: int,
+    seed: int = 0,
+    in_view: Callable[[np.ndarray], bool] = lambda state: True,
+) -> Episode:
     """Run the real environment for ``steps`` steps, or until its episode ends.
 
     Args:
@@ -104,19 +113,26 @@ def real_episode(real: gym.Env, policy: StatePolicy, steps: int, seed: int = 0) 
         policy: Physical state to action.
         steps: Largest number of steps.
         seed: Seed of the reset.
+        in_view: Physical state to whether the camera sees it. The record begins where it first
+            does: Lunar Lander's episodes begin above the picture.
     """
     frame, info = real.reset(seed=seed)
     frames, states, actions = [frame], [info["state"]], []
     scene = info.get("scene")
-    for _ in range(steps):
+    waited, seen = 0, in_view(info["state"])
+    while len(actions) < steps:
         action = policy(states[-1])
         frame, _, terminated, truncated, info = real.step(action)
-        frames.append(frame)
-        states.append(info["state"])
-        actions.append(action)
+        if seen or waited >= LONGEST_WAIT:
+            frames.append(frame)
+            states.append(info["state"])
+            actions.append(action)
+        else:
+            frames, states = [frame], [info["state"]]
+            waited, seen = waited + 1, in_view(info["state"])
         if terminated or truncated:
             break
-    return Episode(np.stack(frames), np.stack(actions), np.stack(states), scene)
+    return Episode(np.stack(frames), np.array(actions), np.stack(states), scene)
 
 
 @torch.no_grad()
@@ -189,7 +205,11 @@ def imagined_rollout(
         ValueError: The episode ends within the context, or ``context`` is less than 2.
     """
     policy = survivor(model, seed) if policy is None else policy
-    return imagine(model, real_episode(real, policy, context - 1 + horizon, seed), context)
+
+    def in_view(state: np.ndarray) -> bool:
+        return bool(model.system.in_view(torch.from_numpy(state)))
+
+    return imagine(model, real_episode(real, policy, context - 1 + horizon, seed, in_view), context)
 
 
 __all__ = [

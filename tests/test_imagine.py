@@ -86,6 +86,24 @@ def test_seeds_decide_the_episode(model: WorldModel) -> None:
     assert not np.array_equal(states(3), states(4))
 
 
+def test_the_record_begins_where_the_camera_sees(model: WorldModel) -> None:
+    whole = real_episode(Barcode(), lambda state: 1, 8, seed=0)
+    late = real_episode(
+        Barcode(), lambda state: 1, 4, seed=0, in_view=lambda state: state[1] > whole.states[2, 1]
+    )
+    assert np.array_equal(late.states, whole.states[3:8])
+    assert np.array_equal(late.frames, whole.frames[3:8])
+    assert np.array_equal(late.actions, whole.actions[3:7])
+
+
+def test_the_lander_begins_above_the_picture() -> None:
+    system = LunarLander()
+    states = system.initial(torch.rand(16, system.num_initial_uniforms))
+    assert not system.in_view(states).any()
+    states[:, 1] = 5.0
+    assert system.in_view(states).all()
+
+
 def test_episode_ends(model: WorldModel) -> None:
     episode = real_episode(Barcode(), lambda state: 1, 50, seed=0)
     assert 5 < len(episode.actions) < 15

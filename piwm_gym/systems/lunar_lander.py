@@ -54,6 +54,8 @@ SETTLED_SPEED = 0.1
 SETTLED_TURN = 0.15
 """What counts as slow here, m/s and rad/s: between two slopes our few solver iterations leave a
 little motion where Box2D's 180 leave none."""
+VIEW_TOP = 8.8
+"""Highest y (m) at which all of the level hull shows; the picture ends at 9.4, 0.6 above it."""
 
 # State after a reset is linear in the two random forces (in units of 1000 N); coefficients by
 # regression on 200 resets of LunarLander-v3, residual below 3e-6.
@@ -346,6 +348,10 @@ class LunarLander(System):
         pose = Pose(x, y, theta)
         legs = lunar_ground.legs(scene, pose)[2].amin(-1)
         return torch.minimum(legs, lunar_ground.hull_gap(scene, pose)) > FREE_GAP
+
+    def in_view(self, state: Float[Tensor, "*B 10"]) -> Bool[Tensor, "*B"]:
+        """Whether the whole lander is below the upper edge of the picture, where episodes begin."""
+        return state[..., 1] < VIEW_TOP
 
     def reward(
         self,

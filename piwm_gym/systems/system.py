@@ -290,6 +290,10 @@ class System(ABC):
         """
         return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)
 
+    def in_view(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
+        """Whether the camera sees enough of the system for a frame to tell its configuration."""
+        return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)
+
     @abstractmethod
     def observation(self, state: Float[Tensor, "*B D"]) -> Float[Tensor, "*B O"]:
         """SI state to the real environment's observation."""

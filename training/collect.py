@@ -29,7 +29,7 @@ from importlib.metadata import version
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import numpy as np
 import tyro
@@ -40,8 +40,8 @@ from piwm_gym.preprocess import RESIZER
 from piwm_gym.systems import get_system, unknown
 from training.collectors import get_collector
 from training.dataset import MANIFEST, SCHEMA, file_sha256
+from training.shards import coverage, shard_path, write_json, write_shard
 
-QUANTILES = (0.0, 0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999, 1.0)
 VERSIONS = ("gymnasium", "numpy", "pillow", "pygame-ce")
 
 
@@ -115,11 +115,6 @@ def preset_settings(system: str, preset: str, seed: int = 0) -> Settings:
     return PRESETS[preset](system, seed)
 
 
-def shard_path(folder: Path, shard: int) -> Path:
-    """Where a shard lies."""
-    return folder / f"shard-{shard:05d}.npz"
-
-
 def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
     """Make one shard, unless it is there already with the right bytes.
 
@@ -153,8 +148,7 @@ def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
     }
     arrays["scenes"] = np.stack([t.scene for t in trajectories])
     arrays["controllers"] = np.array([t.controller for t in trajectories])
-    _replace(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
-    _write_json(mark, {**settings.identity(), "shard": shard, "sha256": file_sha256(path)})
+    write_shard(path, arrays, {**settings.identity(), "shard": shard})
     return path
 
 
@@ -191,22 +185,8 @@ def collect(settings: Settings, folder: Path, workers: int = 1, *, quiet: bool =
         pass
     for leftover in folder.glob("*.tmp"):  # of runs that were killed
         leftover.unlink()
-    _write_json(manifest, _manifest(settings, folder))
+    write_json(manifest, _manifest(settings, folder))
     return manifest
-
-
-def coverage(states: np.ndarray, names: list[str]) -> dict[str, Any]:
-    """Quantiles of every state dimension.
-
-    Args:
-        states: (..., D), SI units.
-        names: Names of the dimensions.
-    """
-    table = np.quantile(states.reshape(-1, states.shape[-1]), QUANTILES, axis=0)
-    return {
-        "quantiles": list(QUANTILES),
-        **{name: [round(float(v), 4) for v in table[:, d]] for d, name in enumerate(names)},
-    }
 
 
 def _in_processes(job: Callable[[int], Path], count: int, workers: int) -> Iterator[Path]:
@@ -312,23 +292,6 @@ def _manifest(settings: Settings, folder: Path) -> dict[str, Any]:
         "coverage": coverage(np.concatenate(states), list(system.state_names)),
         "shards": shards,
     }
-
-
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that it is either whole or not there."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    _replace(path, lambda file: file.write((json.dumps(content, indent=1) + "\n").encode()))
 
 
 def main(

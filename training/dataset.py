@@ -12,6 +12,10 @@ Time alignment, the same everywhere in this project::
 One scene, what is visible and does not change, belongs to all times of a trajectory. States and
 scenes are the truth: they make the weak labels (``training/supervision.py``) and the reports, and
 nothing is trained or selected on them.
+
+Imported data (``training/import_donkey.py``) may lack parts of the truth. The manifest names these
+dimensions under ``missing_states`` and their values are NaN; a data set that lacks any loads only
+where the caller says that it needs frames and actions alone.
 """
 
 import hashlib
@@ -38,7 +42,8 @@ class TrajectoryDataset:
     Attributes:
         frames: uint8 (N, T+1, H, W, 3).
         actions: (N, T) int64, or (N, T, A) float32 for continuous actions.
-        states: float32 (N, T+1, D), SI units; for labels and evaluation only.
+        states: float32 (N, T+1, D), SI units; for labels and evaluation only. NaN in the
+            dimensions that the manifest lists under ``missing_states``.
         scenes: float32 (N, S), static visible variables, SI units, S = 0 where the system has
             none; for labels and evaluation only.
         manifest: How the data were made: system, seeds, frame geometry, coverage.
@@ -82,21 +87,33 @@ class TrajectoryDataset:
 
 
 def load_dataset(
-    path: str | os.PathLike[str], *, limit: int | None = None, threads: int = 4
+    path: str | os.PathLike[str],
+    *,
+    limit: int | None = None,
+    threads: int = 4,
+    allow_missing_states: bool = False,
 ) -> TrajectoryDataset:
     """Load a data set into memory, checking every shard's bytes.
 
     Args:
-        path: Folder that ``python -m training.collect`` made.
+        path: Folder that ``python -m training.collect`` or an importer made.
         limit: Load only the first this many trajectories.
         threads: Shards unpacked at the same time.
+        allow_missing_states: Load frames and actions of a data set that lacks states, too.
 
     Raises:
         FileNotFoundError: No finished data set is there.
-        ValueError: Another schema, or a shard that is missing or has changed.
+        ValueError: Another schema, a shard that is missing or has changed, or states that are
+            missing where they are needed.
     """
     folder = Path(path)
     manifest = _read_manifest(folder)
+    if (missing := manifest.get("missing_states")) and not allow_missing_states:
+        raise ValueError(
+            f"{folder} holds no {', '.join(missing)}: the source had no such telemetry, so there "
+            "are no labels; pass allow_missing_states=True where frames and actions are enough, "
+            "as for an autoencoder"
+        )
     total = manifest["trajectories"] if limit is None else min(limit, manifest["trajectories"])
     if total < 1:
         raise ValueError(f"limit is {limit}; expected at least 1")
@@ -136,6 +153,8 @@ def file_sha256(path: Path) -> str:
 def _command(folder: Path, manifest: dict[str, Any] | None = None) -> str:
     """The command that completes or repairs a data set."""
     made = manifest or {"system": "SYSTEM", "preset": "PRESET", "seed": "SEED"}
+    if "command" in made:  # imported, not collected
+        return str(made["command"]).format(out=folder)
     return (
         f"python -m training.collect {made['system']} --preset {made['preset']} "
         f"--seed {made['seed']} --out {folder}"
@@ -196,6 +215,9 @@ def _read_shard(
     for name, shape in expected.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, expected {shape}")
+    known = [name not in manifest.get("missing_states", ()) for name in manifest["state_names"]]
+    if not np.isfinite(arrays["states"][..., known]).all():
+        raise ValueError(f"{path}: states are not finite, though the manifest calls none missing")
     return arrays
 
 

@@ -275,8 +275,16 @@ class WorldModel(nn.Module):
         return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
 
     def in_distribution(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
-        """Whether a state lies within the range of the training labels, where there are labels."""
+        """Whether a state lies within the range of the training labels, where there are labels.
+
+        The range of a periodic dimension is an arc, from the lowest label on to the highest.
+        """
         inside = (state >= self.state_low) & (state <= self.state_high)
+        for i, variable in enumerate(self.system.variables):
+            if variable.periodic:
+                width = self.state_high[i] - self.state_low[i]
+                along = torch.remainder(state[..., i] - self.state_low[i], variable.range)
+                inside[..., i] = (along <= width) | (width >= variable.range)
         return (inside | self.derived).all(-1)
 
 

@@ -42,11 +42,13 @@ def labelled_start(system: System, batch: Batch, params: object) -> Tensor:
     start = fit_start(system, configurations, actions, params)
     visible = system.visible
     hidden = [i for i in system.estimated if i not in visible]
-    for columns, seen in ((hidden, labels[..., hidden]), (visible, configurations)) * 2:
+    seen = labels.clone()
+    seen[..., visible] = configurations
+    for columns in (hidden, visible) * 2:
         states = system.rollout(start, actions, params)
         states = torch.cat((start[:, None], states), dim=1)
         shift = torch.zeros_like(start)
-        shift[:, columns] = (seen - states[..., columns]).mean(1)
+        shift[:, columns] = system.difference(seen, states)[..., columns].mean(1)
         start = start + shift
     return start
 
@@ -80,7 +82,7 @@ class ContactResiduals:
             self._dynamics.params,
             scene=scene_of(self._batch),
         )
-        error = (states - self._batch["labels"][:, 1:]) / self._half_range
+        error = self._system.difference(states, self._batch["labels"][:, 1:]) / self._half_range
         error = error[:, CONTEXT - 1 :, self._system.estimated][self._batch["valid"]]
         limited = (error * torch.rsqrt(1 + (error / LIMIT) ** 2)).flatten()
         ends = (self._system.terminal(states) & self._counted).any(1)

@@ -63,7 +63,8 @@ class DynamicsStage(Stage):
         states = self._system.rollout(start, actions, params)
         labels = batch["labels"][:, first + 1 : first + length]
         estimated = self._system.estimated
-        return rollout_error(states[..., estimated], labels[..., estimated], self.half_range)
+        error = self._system.difference(states, labels)[..., estimated]
+        return rollout_error(error, self.half_range)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
         """L_dyn over a window at a random place; the terms are the learned quantities."""
@@ -104,7 +105,7 @@ def refine(dynamics: Dynamics, system: System, batch: Batch, iterations: int = 1
     half_range = (system.ranges[estimated] / 2).to(dynamics.raw)
     if system.num_step_uniforms:
         batch = pieces(batch, NOISY_WINDOW)
-    actions, labels = batch["actions"], batch["labels"][:, 1:, estimated]
+    actions, labels = batch["actions"], batch["labels"][:, 1:]
 
     @torch.no_grad()
     def residuals(raw: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ def refine(dynamics: Dynamics, system: System, batch: Batch, iterations: int = 1
         params = dynamics.params
         start = fit_start(system, batch["configurations"], actions, params)
         states = system.rollout(start, actions, params)
-        return ((states[..., estimated] - labels) / half_range).flatten()
+        return (system.difference(states, labels)[..., estimated] / half_range).flatten()
 
     start = dynamics.raw.detach().clone()
     moving = shown_by(dynamics, "motion")

@@ -71,7 +71,8 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]
     truth = test.futures[:, 0]
     for init, window in ESTIMATIONS:
-        values = of_state(system, rmse(estimate(model, test, window, init).state - truth))
+        error = system.difference(estimate(model, test, window, init).state, truth)
+        values = of_state(system, rmse(error))
         rows.append({**subject.label, "init": init, "window": window, **values})
     return rows
 
@@ -81,7 +82,7 @@ def forecast_rows(subject: Subject, test: TestSet) -> Rows:
     model, truth = subject.model, test.futures
     reference, perfect = model.system.reference, true_start(test)
     curves = {
-        "persistence": truth[:, :1] - truth,
+        "persistence": model.system.difference(truth[:, :1], truth),
         "true parameters from the true state": forecast_errors(model, test, perfect, reference),
         "learned parameters from the true state": forecast_errors(model, test, perfect),
     }
@@ -139,8 +140,9 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
     read, real = [], []
     for part in torch.arange(len(states)).split(CHUNK):
         decoded = decode(model, states[part], scenes[part])
-        read.append(denormalize(reader(decoded)) - truth[part])
-        real.append(denormalize(reader(to_float(frames[part]))) - truth[part])
+        for errors, shown in ((read, decoded), (real, to_float(frames[part]))):
+            seen = denormalize(reader(shown))
+            errors.append(system.difference(seen, truth[part], system.configuration))
     by_reader, on_real = (of_configuration(system, rmse(torch.cat(e))) for e in (read, real))
     row = {**subject.label, "foreground_mse": own["foreground_mse"]}
     for name, error in own["reread_rmse"].items():

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from piwm_gym.systems import System
+from piwm_gym.systems import System, Variable
 from training.foreground import Foreground
 
 
@@ -35,31 +35,41 @@ def foreground_error(
     return (error * mask).sum() / mask.sum()
 
 
-def configuration_weights(system: System) -> Float[Tensor, " P"]:
-    """Weights of the configuration's dimensions in the interpretability loss.
+def configuration_weights(system: System) -> Float[Tensor, " F"]:
+    """Weights of the configuration's numbers, as networks see them, in the interpretability loss.
 
     The scene as a whole counts as one dimension. Eleven heights that count like x, y and theta
     would be four fifths of the loss, though a height may be as wrong in metres as a place and is
     drawn with far more pixels.
+
+    Cosine and sine of an angle change by its error in radians; they are weighted so that it
+    counts as the same fraction of the range as any other, which is also how far labels are off.
     """
-    scene = len(system.scene_variables)
-    return torch.cat((torch.ones(len(system.visible)), torch.ones(scene) / max(1, scene)))
+    state = [_feature_weights(v, 1.0) for v in system.visible_variables]
+    scene = [_feature_weights(v, len(system.scene_variables)) for v in system.scene_variables]
+    return torch.cat(state + scene)
+
+
+def _feature_weights(variable: Variable, share: float) -> Float[Tensor, " K"]:
+    """Weights of what networks see of a variable, of which ``share`` count as one dimension."""
+    scale = torch.pi**2 if variable.periodic else 1.0
+    return torch.ones(variable.num_features) / share / scale
 
 
 def interpretability(
-    predicted: Float[Tensor, "B P"],
-    proxy_mean: Float[Tensor, "B P"],
-    weight: Float[Tensor, " P"],
+    predicted: Float[Tensor, "B F"],
+    proxy_mean: Float[Tensor, "B F"],
+    weight: Float[Tensor, " F"],
 ) -> Float[Tensor, ""]:
     """L_interp (paper, equation 3): squared distance to the proxies' mean, normalised units."""
     return (weight * (predicted.float() - proxy_mean).square()).sum(-1).mean()
 
 
 def interpretability_kl(
-    predicted: Float[Tensor, "B P"],
-    proxy_mean: Float[Tensor, "B P"],
-    proxy_std: Float[Tensor, "B P"],
-    weight: Float[Tensor, " P"],
+    predicted: Float[Tensor, "B F"],
+    proxy_mean: Float[Tensor, "B F"],
+    proxy_std: Float[Tensor, "B F"],
+    weight: Float[Tensor, " F"],
     prediction_std: float = 0.05,
 ) -> Float[Tensor, ""]:
     """The paper's alternative: KL(N(predicted, prediction_std) || Gaussian fitted to the proxies).
@@ -81,12 +91,15 @@ def latent_reconstruction(
 
 
 def rollout_error(
-    states: Float[Tensor, "B H D"],
-    proxy_mean: Float[Tensor, "B H D"],
+    error: Float[Tensor, "B H D"],
     half_range: Float[Tensor, "D"],  # noqa: F821
 ) -> Float[Tensor, ""]:
     """L_dyn: squared error of a free rollout against the labels, each dimension normalised.
 
     A mean over the horizon rather than its end point: every step carries a label.
+
+    Args:
+        error: States of the rollout minus labels, as :meth:`System.difference` subtracts them.
+        half_range: Half the documented range of each dimension.
     """
-    return ((states - proxy_mean) / half_range).square().mean()
+    return (error / half_range).square().mean()

@@ -119,7 +119,7 @@ def rmse(error: Tensor) -> np.ndarray:
 def single_frame_rmse(model: WorldModel, test: TestSet) -> np.ndarray:
     """(P,) error of the configuration read from single frames, SI units."""
     read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
-    return rmse(read - test.configurations)
+    return rmse(model.system.difference(read, test.configurations, model.system.configuration))
 
 
 @torch.no_grad()
@@ -153,7 +153,8 @@ def forecast_errors(
     """(M, H + 1, D) errors of rollouts of the mean motion, SI units."""
     params = model.params if params is None else params
     states = model.system.rollout(start.state, test.future_actions, params, scene=start.scene)
-    return torch.cat((start.state[:, None], states), dim=1) - test.futures
+    states = torch.cat((start.state[:, None], states), dim=1)
+    return model.system.difference(states, test.futures)
 
 
 @torch.no_grad()
@@ -167,7 +168,8 @@ def decoding(model: WorldModel, test: TestSet) -> dict[str, Any]:
         decoded = decode(model, states[part], scenes[part])
         error = foreground_error(decoded, to_float(frames[part]), foreground)
         errors.append(float(error) * len(part))
-        reread.append(model.autoencoder.encode(decoded) - truth[part])
+        read = model.autoencoder.encode(decoded)
+        reread.append(model.system.difference(read, truth[part], model.system.configuration))
     return {
         "foreground_mse": sum(errors) / len(states),
         "reread_rmse": _short(of_configuration(model.system, rmse(torch.cat(reread)))),
@@ -206,7 +208,7 @@ def summary(model: WorldModel, test: TestSet) -> dict[str, Any]:
     for window in WINDOWS:
         errors = forecast_errors(model, test, estimate(model, test, window))
         forecasts[str(window)] = _short(of_state(system, rmse(errors[:, -1])))
-    persistence = rmse(futures[:, -1] - futures[:, 0])
+    persistence = rmse(system.difference(futures[:, -1], futures[:, 0]))
     return {
         "single_frame_rmse": _short(of_configuration(system, single_frame_rmse(model, test))),
         "forecast_rmse_30_steps_by_window": forecasts,

@@ -130,7 +130,7 @@ class TrainingData:
         columns = self.system.visible + list(range(len(self.system.variables), dimensions))
         return {
             "proxy_mean": autoencoder.normalize(self.proxy_mean[..., columns]),
-            "proxy_std": self.proxy_std[..., columns] / autoencoder.half_range,
+            "proxy_std": autoencoder.normalize_std(self.proxy_std[..., columns]),
         }
 
 
@@ -176,10 +176,23 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
     results["dynamics"] = train_dynamics(
         model.dynamics, data.system, train, validation, config.dynamics, config.starts, run
     )
-    labels = data.state_labels[data.train].flatten(0, 1)[:, estimated]
-    model.state_low[estimated] = labels.amin(0)
-    model.state_high[estimated] = labels.amax(0)
+    low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
+    model.state_low[estimated] = low[estimated]
+    model.state_high[estimated] = high[estimated]
     return model.eval(), results
+
+
+def label_range(system: System, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest and highest of (K, D) labels; of a periodic dimension, about the labels' mean."""
+    low, high = labels.amin(0), labels.amax(0)
+    for i, variable in enumerate(system.variables):
+        if variable.periodic:
+            angle = labels[:, i] * (2 * torch.pi / variable.range)
+            middle = torch.atan2(angle.sin().mean(), angle.cos().mean())
+            middle = middle * (variable.range / (2 * torch.pi))
+            away = system.difference(labels[:, i : i + 1], middle.view(1, 1), [variable])
+            low[i], high[i] = middle + away.amin(), middle + away.amax()
+    return low, high
 
 
 def train_extrinsic(

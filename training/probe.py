@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from piwm_gym.models import Autoencoder
 from piwm_gym.models.physical import READERS
 from piwm_gym.models.vision import VisionEncoder, to_float
 from piwm_gym.registration import DEFAULT_VARIANT
@@ -83,14 +84,12 @@ def train_reader(
     dataset: TrajectoryDataset, system: System, folder: Path, config: FitConfig = PROBE_FIT
 ) -> FrameNet:
     """Network from frames to the normalised true configuration."""
-    variables = system.configuration
     torch.manual_seed(config.seed)
-    net = FrameNet(system, len(variables))
-    scale = np.array([v.range / 2 for v in variables], dtype=np.float32)
-    centre = np.array([(v.high + v.low) / 2 for v in variables], dtype=np.float32)
+    scale = Autoencoder(system)
+    net = FrameNet(system, scale.num_features)
     scenes = np.repeat(dataset.scenes[:, None], dataset.states.shape[1], axis=1)
     truth = np.concatenate((dataset.states[..., system.visible], scenes), axis=-1)
-    target = (truth - centre) / scale
+    target = scale.normalize(torch.from_numpy(truth)).numpy()
     _fit(_Regression(net), dataset, target.astype(np.float32), folder, config)
     return net.eval()
 

@@ -39,7 +39,7 @@ def fit_spread(dynamics: Dynamics, system: System, batch: Batch, moving: list[in
     actions = batch["actions"]
     start = fit_start(system, batch["configurations"], actions, params)
     states = torch.cat((start[:, None], system.rollout(start, actions, params)), dim=1)
-    residual = batch["labels"] - states
+    residual = system.difference(batch["labels"], states)
     variance = torch.stack(
         [
             _step_variance(system, states[:, :-1], actions, unit)

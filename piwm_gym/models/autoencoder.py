@@ -99,14 +99,55 @@ class Autoencoder(nn.Module):
         half_range = torch.tensor([v.range for v in variables]) / 2
         self.register_buffer("centre", centre, persistent=False)
         self.register_buffer("half_range", half_range, persistent=False)
+        self.periodic = tuple(v.periodic for v in variables)
+        self.num_state = sum(v.num_features for v in system.visible_variables)
+        self.num_scene = sum(v.num_features for v in system.scene_variables)
 
-    def normalize(self, configuration: Float[Tensor, "*B P"]) -> Float[Tensor, "*B P"]:
-        """SI configuration to [-1, 1] over the documented ranges."""
-        return (configuration - self.centre) / self.half_range
+    @property
+    def num_features(self) -> int:
+        """F, the numbers that networks see of a configuration."""
+        return self.num_state + self.num_scene
 
-    def denormalize(self, normalized: Float[Tensor, "*B P"]) -> Float[Tensor, "*B P"]:
-        """Inverse of :meth:`normalize`."""
-        return normalized * self.half_range + self.centre
+    def normalize(self, configuration: Float[Tensor, "*B P"]) -> Float[Tensor, "*B F"]:
+        """SI configuration to what networks see of it.
+
+        A number becomes [-1, 1] over its documented range. A periodic one becomes its cosine and
+        sine, two numbers, as it jumps where it comes round and they do not: F is P and one more
+        for each of those.
+        """
+        normalized = (configuration - self.centre) / self.half_range
+        if not any(self.periodic):
+            return normalized
+        columns: list[Tensor] = []
+        for column, periodic in zip(normalized.unbind(-1), self.periodic, strict=True):
+            angle = torch.pi * column
+            columns += [angle.cos(), angle.sin()] if periodic else [column]
+        return torch.stack(columns, dim=-1)
+
+    def denormalize(self, features: Float[Tensor, "*B F"]) -> Float[Tensor, "*B P"]:
+        """Inverse of :meth:`normalize`; cosine and sine may be off the unit circle."""
+        if any(self.periodic):
+            source = iter(features.unbind(-1))
+            columns = []
+            for periodic in self.periodic:
+                first = next(source)
+                columns.append(torch.atan2(next(source), first) / torch.pi if periodic else first)
+            features = torch.stack(columns, dim=-1)
+        return features * self.half_range + self.centre
+
+    def normalize_std(self, std: Float[Tensor, "*B P"]) -> Float[Tensor, "*B F"]:
+        """SI standard deviations to those of what networks see.
+
+        Cosine and sine get that of the angle in radians each: together they are as far off as
+        the arc is long, wherever on the circle that is.
+        """
+        normalized = std / self.half_range
+        if not any(self.periodic):
+            return normalized
+        columns: list[Tensor] = []
+        for column, periodic in zip(normalized.unbind(-1), self.periodic, strict=True):
+            columns += [torch.pi * column] * 2 if periodic else [column]
+        return torch.stack(columns, dim=-1)
 
     def encode(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B P"]:
         """Configuration of single frames, SI units."""
@@ -129,7 +170,7 @@ class Extrinsic(Autoencoder):
         super().__init__(system)
         vision, transformer = config.vision, config.transformer
         grid = vision.grid(system.frame.size)
-        count, num_scene = grid[0] * grid[1], len(system.scene_variables)
+        count = grid[0] * grid[1]
         self.vision_encoder = VisionEncoder(vision, system.frame.background)
         self.bottleneck = bottleneck(config, grid, 1, vision.token_dim, num_physical=0)
         self.expand: nn.Module = nn.Identity()
@@ -143,10 +184,10 @@ class Extrinsic(Autoencoder):
             self.token_dim, read_from = 1, squarest(config.latent_dim)
         self.vision_decoder = VisionDecoder(vision, grid, system.frame.background)
         self.physical_encoder = READERS[config.reader](
-            transformer, read_from, self.token_dim, len(system.configuration)
+            transformer, read_from, self.token_dim, self.num_features
         )
         self.physical_decoder = PhysicalDecoder(
-            transformer, read_from, self.token_dim, len(system.visible), num_scene
+            transformer, read_from, self.token_dim, self.num_state, self.num_scene
         )
 
     def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
@@ -157,11 +198,11 @@ class Extrinsic(Autoencoder):
         """Frames of a latent; unclipped."""
         return self.vision_decoder(self.expand(value))
 
-    def read(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B P"]:
+    def read(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B F"]:
         """Normalised configuration of a latent."""
         return self.physical_encoder(value.reshape(len(value), -1, self.token_dim))
 
-    def imagine(self, normalized: Float[Tensor, "B P"]) -> Float[Tensor, "B N C"]:
+    def imagine(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B N C"]:
         """Latent of a normalised configuration."""
         tokens = self.physical_decoder(normalized)
         return tokens.reshape(len(tokens), self.bottleneck.num_tokens, -1)
@@ -190,7 +231,7 @@ class Intrinsic(Autoencoder):
         super().__init__(system)
         vision, transformer = config.vision, config.transformer
         grid = vision.grid(system.frame.size)
-        self.num_physical = len(system.configuration)
+        self.num_physical = self.num_features
         if config.latent_dim <= self.num_physical:
             raise ValueError(
                 f"latent_dim is {config.latent_dim}; expected more than {self.num_physical}, the "
@@ -202,9 +243,8 @@ class Intrinsic(Autoencoder):
             config, grid, transformer.merge, transformer.width, num_physical=self.num_physical
         )
         visual = (self.bottleneck.num_tokens, config.latent_dim - self.num_physical)
-        num_scene = len(system.scene_variables)
         self.decoder = PhysicalDecoder(
-            transformer, grid, vision.token_dim, len(system.visible), num_scene, visual
+            transformer, grid, vision.token_dim, self.num_state, self.num_scene, visual
         )
         self.vision_decoder = VisionDecoder(vision, grid, system.frame.background)
 
@@ -214,12 +254,12 @@ class Intrinsic(Autoencoder):
 
     def split(
         self, value: Float[Tensor, "B N C"]
-    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B N V"]]:
+    ) -> tuple[Float[Tensor, "B F"], Float[Tensor, "B N V"]]:
         """Normalised configuration and visual part of a latent."""
         return split(value, self.num_physical)
 
     def draw(
-        self, normalized: Float[Tensor, "B P"], visual: Float[Tensor, "B N V"] | None = None
+        self, normalized: Float[Tensor, "B F"], visual: Float[Tensor, "B N V"] | None = None
     ) -> Float[Tensor, "B 3 H W"]:
         """Frames of a normalised configuration and, where given, a visual part; unclipped."""
         return self.vision_decoder(self.decoder(normalized, visual))

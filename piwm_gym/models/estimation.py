@@ -46,7 +46,7 @@ def finite_difference(
 class _Fit:
     """Least squares over the start of a rollout: cost and Gauss-Newton steps, per batch element.
 
-    Each dimension is normalised by its half range. Derived dimensions start at zero.
+    Each dimension is normalised by its half range. Derived dimensions stay as they are.
     """
 
     def __init__(
@@ -57,6 +57,9 @@ class _Fit:
         params: Any,
         scene: Float[Tensor, "B S"] | None,
     ) -> None:
+        self._difference = partial(
+            system.difference, variables=system.visible_variables, half_ranges=True
+        )
         self._rollout = partial(system.rollout, actions=actions, params=params, scene=scene)
         self._visible = system.visible
         self._scale = (system.ranges / 2).to(configurations)
@@ -79,7 +82,7 @@ class _Fit:
         """Sum of squares at a start; without gradient."""
         with torch.no_grad():
             here = self._configurations(start[None])[0]
-            return self._cost(start, (self._target - here).flatten(1))
+            return self._cost(start, self._difference(self._target, here).flatten(1))
 
     def linearize(
         self, start: Float[Tensor, "B D"]
@@ -94,8 +97,9 @@ class _Fit:
         shifts = DIFFERENCE * self._scale * self._units
         shifts = torch.cat((torch.zeros_like(shifts[:1]), shifts, -shifts))
         here, up, down = self._configurations(start + shifts[:, None]).split((1, count, count))
-        jacobian = ((up - down) / (2 * DIFFERENCE)).movedim(0, -1).flatten(1, 2)
-        residual = (self._target - here[0]).flatten(1)
+        slope = self._difference(up, down) / (2 * DIFFERENCE)
+        jacobian = slope.movedim(0, -1).flatten(1, 2)
+        residual = self._difference(self._target, here[0]).flatten(1)
         prior = self._units @ self._prior
         normal = jacobian.mT @ jacobian + torch.diag(prior)
         gradient = (jacobian.mT @ residual[..., None])[..., 0]
@@ -131,6 +135,7 @@ def fit_start(
     """
     elapsed = system.dt * (configurations.shape[1] - 1)
     start = system.from_configurations(configurations[:, 0], configurations[:, -1], elapsed)
+    start = system.settled(start, actions[:, 0], params)
     fit = _Fit(system, configurations, actions, params, scene)
     best, lowest = start, torch.full_like(start[:, 0], torch.inf)
     for _ in range(iterations):
@@ -138,7 +143,8 @@ def fit_start(
         best = torch.where((cost < (1 + TIE) * lowest)[:, None], start, best)
         lowest = torch.minimum(cost, lowest)
         start = start + step
-    return torch.where((fit.cost(start) < (1 + TIE) * lowest)[:, None], start, best)
+    best = torch.where((fit.cost(start) < (1 + TIE) * lowest)[:, None], start, best)
+    return system.wrap(best)
 
 
 def shooting(

@@ -33,6 +33,8 @@ class Variable:
         visible: Whether one frame determines it (positions and angles, not velocities).
         derived: Whether only the transition sets it (contact flags, timers): nothing estimates
             it from frames, and no loss compares it with a label.
+        periodic: Whether it is an angle that comes round: the range is one period, and its two
+            ends are the same value. Networks see cosine and sine of it.
     """
 
     name: str
@@ -41,11 +43,17 @@ class Variable:
     high: float
     visible: bool
     derived: bool = False
+    periodic: bool = False
 
     @property
     def range(self) -> float:
         """Width of the documented range, in the variable's unit."""
         return self.high - self.low
+
+    @property
+    def num_features(self) -> int:
+        """Numbers that networks see of it: two of a periodic one, otherwise one."""
+        return 2 if self.periodic else 1
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,17 @@ def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device)
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
+def _periods(variables: Sequence[Variable], half_ranges: bool, like: Tensor) -> Tensor:
+    """Period of each variable, 0 of those that are not periodic."""
+    periods = tuple((2.0 if half_ranges else v.range) if v.periodic else 0.0 for v in variables)
+    return constant(periods, like.dtype, like.device)
+
+
+def _inverse(period: Tensor) -> Tensor:
+    """1 / period, 0 where there is none."""
+    return torch.where(period > 0, 1 / period, 0.0)
+
+
 def unknown(what: str, got: object, choices: Sequence[str]) -> str:
     """Text of the error for a name that is not among the choices, with the nearest one."""
     near = get_close_matches(str(got), choices, n=1)
@@ -235,9 +254,47 @@ class System(ABC):
         return [i for i, v in enumerate(self.variables) if not v.derived]
 
     @property
+    def visible_variables(self) -> tuple[Variable, ...]:
+        """The variables of :attr:`visible`."""
+        return tuple(v for v in self.variables if v.visible)
+
+    @property
     def configuration(self) -> tuple[Variable, ...]:
         """What one frame determines: the visible dimensions of the state, then the scene."""
-        return (*(v for v in self.variables if v.visible), *self.scene_variables)
+        return (*self.visible_variables, *self.scene_variables)
+
+    def difference(
+        self,
+        a: Float[Tensor, "*A D"],
+        b: Float[Tensor, "*B D"],
+        variables: Sequence[Variable] | None = None,
+        *,
+        half_ranges: bool = False,
+    ) -> Float[Tensor, "*C D"]:
+        """``a - b``; of a periodic variable the shorter way round, half a period at most.
+
+        The only place where states and configurations are subtracted for losses and errors.
+
+        Args:
+            a: States, or numbers of ``variables``.
+            b: The same.
+            variables: What the last dimension holds; default: the state's variables.
+            half_ranges: Whether a and b are in half ranges instead of the variables' units.
+        """
+        variables = self.variables if variables is None else variables
+        apart = a - b
+        if not any(v.periodic for v in variables):
+            return apart
+        period = _periods(variables, half_ranges, apart)
+        return apart - period * torch.round(apart * _inverse(period))
+
+    def wrap(self, state: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """Periodic dimensions of a state brought into their range, ``low`` included."""
+        if not any(v.periodic for v in self.variables):
+            return state
+        period = _periods(self.variables, False, state)
+        low = constant(tuple(float(v.low) for v in self.variables), state.dtype, state.device)
+        return state - period * torch.floor((state - low) * _inverse(period))
 
     @property
     def nominal_scene(self) -> Float[Tensor, " S"]:
@@ -312,6 +369,15 @@ class System(ABC):
             end: Visible dimensions at the second moment.
             elapsed: Seconds between the two.
         """
+
+    def settled(
+        self, state: Float[Tensor, "*B D"], action: Shaped[Tensor, "*A"], params: Any
+    ) -> Float[Tensor, "*B D"]:
+        """A start whose derived dimensions are unknown, with what the first action says of them.
+
+        What lags behind an action, such as a wheel's angle, is taken to have caught up with it.
+        """
+        return state
 
     def end_state(
         self,

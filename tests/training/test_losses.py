@@ -87,6 +87,5 @@ def test_the_kl_stays_finite_without_label_noise() -> None:
 
 
 def test_rollout_errors_are_in_units_of_half_the_range() -> None:
-    states, labels = torch.tensor([[[2.0, 0.5]]]), torch.zeros(1, 1, 2)
-    error = losses.rollout_error(states, labels, torch.tensor([2.0, 0.5]))
+    error = losses.rollout_error(torch.tensor([[[2.0, 0.5]]]), torch.tensor([2.0, 0.5]))
     assert float(error) == 1.0

@@ -1,0 +1,77 @@
+"""Ways to a simulator: one that runs already, or the embedded one in a process of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from piwm_gym.donkey_client.backend import Backend, Peer, choose_backend, connect
+from piwm_gym.donkey_client.errors import DonkeyConnectionError
+from piwm_gym.donkey_client.mailbox import Mailbox
+from piwm_gym.donkey_client.session import Session, Timeouts
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass
+class Connection:
+    """A session and, where this side started it, the simulator's process.
+
+    Attributes:
+        session: The conversation.
+        backend: The connection under it.
+        process: To be closed after the session; None for a simulator of someone else.
+    """
+
+    session: Session
+    backend: Backend
+    process: Any = None
+
+    def close(self) -> None:
+        """Close the connection and end the process."""
+        try:
+            self.session.close()
+        finally:
+            if self.process is not None:
+                self.process.close()
+
+
+def open_remote(peer: Peer, timeouts: Timeouts) -> Connection:
+    """Connect to a simulator that runs already, or listen for it to dial in.
+
+    Raises:
+        DonkeyError: No package, a port in use, or nobody there.
+    """
+    backend = connect(peer, Mailbox(), timeouts.connect)
+    return Connection(Session(backend, timeouts), backend)
+
+
+def open_embedded(options: Mapping[str, Any], timeouts: Timeouts) -> Connection:
+    """Start the embedded simulator and connect to it.
+
+    Args:
+        options: For :func:`piwm_gym.donkey_sim.launch`.
+        timeouts: How long to wait for what.
+
+    Raises:
+        DonkeyError: It does not start or connect.
+    """
+    from piwm_gym.donkey_sim import launch
+
+    if choose_backend() == "legacy":
+        backend = connect(Peer("dial", LOOPBACK, 0), Mailbox(), timeouts.connect)
+        try:
+            process = launch(role="dial", port=backend.peer.port, **options)
+        except BaseException:
+            backend.close()
+            raise
+    else:
+        process = launch(role="listen", port=0, **options)
+        try:
+            backend = connect(Peer("listen", LOOPBACK, process.port), Mailbox(), timeouts.connect)
+        except DonkeyConnectionError:
+            process.close()
+            raise
+    return Connection(Session(backend, timeouts), backend, process)
+
+
+__all__ = ["Connection", "open_embedded", "open_remote"]

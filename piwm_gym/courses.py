@@ -85,8 +85,8 @@ class Course:
         return arc.reshape(shape), offset.reshape(shape)
 
     def _project(self, points: Floats) -> tuple[Floats, Floats]:
-        gap = points[:, None] - self.path
-        near = np.argmin(np.einsum("nmi,nmi->nm", gap, gap), axis=1)
+        # |p - q|^2 = |p|^2 - 2 (p . q - |q|^2 / 2): the nearest q has the largest bracket.
+        near = np.argmax(points @ self.path.T - self._half_squares, axis=1)
         best: tuple[Floats, Floats] | None = None
         for edge in (near, (near - 1) % len(self.path)):
             start, direction = self.path[edge], self._edges[edge]
@@ -109,6 +109,10 @@ class Course:
     def _edges(self) -> Floats:
         """(M, 2) m, from each point to the next."""
         return np.roll(self.path, -1, 0) - self.path
+
+    @cached_property
+    def _half_squares(self) -> Floats:
+        return np.einsum("mi,mi->m", self.path, self.path) / 2
 
     @cached_property
     def _directions(self) -> Floats:

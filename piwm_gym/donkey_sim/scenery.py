@@ -156,7 +156,7 @@ def sections(course: Course) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     start = rng.random()
     asphalt, kerbs = [], []
     for i in range(count):
-        asphalt.append(hsv(start + i * GOLDEN, 0.22, 0.36 + 0.2 * (i % 3) / 2))
+        asphalt.append(hsv(start + i * GOLDEN, 0.28, 0.36 + 0.2 * (i % 3) / 2))
         hue = start + 0.5 + i * GOLDEN
         kerbs.append((hsv(hue, 0.9, 0.85), hsv(hue + 0.33, 0.15, 0.95)))
     return np.array(asphalt, float), np.array(kerbs, float)

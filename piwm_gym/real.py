@@ -31,9 +31,11 @@ class RealEnv(gym.Env[Any, Any]):
         env_id: Id of the imagined environment.
         obs_type: ``"pixels"``, ``"state"`` or ``"pixels_state"``.
         render_mode: None or ``"rgb_array"``.
+        simulator_options: Of the real simulator, such as the host and port of the Donkey Car's
+            (see :class:`piwm_gym.donkey_client.DonkeyEnv`); those of Gymnasium have none.
 
     Raises:
-        ValueError: Unknown id, observation type or render mode.
+        ValueError: Unknown id, observation type, render mode or simulator option.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
@@ -43,6 +45,7 @@ class RealEnv(gym.Env[Any, Any]):
         env_id: str = "PIWM-CartPole-v0",
         obs_type: str = "pixels",
         render_mode: str | None = None,
+        **simulator_options: Any,
     ) -> None:
         self.system: System = get_system(get_entry(env_id).system)
         self.obs_type = obs_type
@@ -53,21 +56,26 @@ class RealEnv(gym.Env[Any, Any]):
         if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
             # Frames are drawn off screen; without this SDL complains that there is none.
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        self.native = gym.make(
-            self.system.real_id,
-            render_mode="rgb_array",
-            max_episode_steps=-1,
-            disable_env_checker=True,
-        )
-        self._twin = TWINS[self.system.name](self.native)
+        twin = TWINS[self.system.name]
+        self.native = twin.make(self.system.real_id, **simulator_options)
+        self._twin = twin(self.native)
         self._lasting = self._twin.params()
         self._frame: np.ndarray | None = None
         self._started = False
 
     @property
     def params(self) -> Params:
-        """Physical parameters in force."""
-        return type(self.system.reference)(**self._twin.params())
+        """Physical parameters in force.
+
+        Raises:
+            NotImplementedError: The simulator does not tell them.
+        """
+        values = self._twin.params()
+        if not values:
+            raise NotImplementedError(
+                f"the real simulator of {self.system.name} does not tell its physical parameters"
+            )
+        return type(self.system.reference)(**values)
 
     @property
     def state(self) -> np.ndarray:
@@ -113,7 +121,7 @@ class RealEnv(gym.Env[Any, Any]):
         if read.state is not None:
             self._twin.set_state(read.state[0].numpy())
         self._started, self._frame = True, None
-        info = {"state": self.state, "params": self._twin.params()}
+        info = {**self._twin.info(), "state": self.state, "params": self._twin.params()}
         if self.system.scene_variables:
             info["scene"] = self._twin.scene().astype(np.float32)
         return self._observe(), info
@@ -130,7 +138,7 @@ class RealEnv(gym.Env[Any, Any]):
         native = checked if checked.ndim else checked.item()
         _, reward, terminated, truncated, _ = self._twin.step(native)
         self._frame = None
-        info = {"state": self.state}
+        info = {**self._twin.info(), "state": self.state}
         return self._observe(), float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> np.ndarray | None:
@@ -184,6 +192,7 @@ def make_real(
     obs_type: str = "pixels",
     render_mode: str | None = None,
     max_episode_steps: int | None = None,
+    **simulator_options: Any,
 ) -> gym.Env:
     """Make the real environment behind an id, with the imagined one's spaces and step limit.
 
@@ -192,9 +201,12 @@ def make_real(
         obs_type: ``"pixels"``, ``"state"`` or ``"pixels_state"``.
         render_mode: None or ``"rgb_array"``.
         max_episode_steps: Step limit; default that of the id, -1 for none.
+        simulator_options: Of the real simulator, such as ``host``, ``port``, ``course``, ``seed``
+            and ``units_per_metre`` of the Donkey Car's
+            (see :class:`piwm_gym.donkey_client.DonkeyEnv`); those of Gymnasium have none.
 
     Raises:
-        ValueError: Unknown id, observation type or render mode.
+        ValueError: Unknown id, observation type, render mode or simulator option.
     """
     entry = get_entry(env_id)
     spec = gym.envs.registration.EnvSpec(
@@ -202,7 +214,7 @@ def make_real(
         entry_point="piwm_gym.real:RealEnv",
         max_episode_steps=entry.max_episode_steps,
         reward_threshold=entry.reward_threshold,
-        kwargs={"env_id": env_id, "obs_type": obs_type},
+        kwargs={"env_id": env_id, "obs_type": obs_type, **simulator_options},
     )
     return gym.make(spec, render_mode=render_mode, max_episode_steps=max_episode_steps)
 

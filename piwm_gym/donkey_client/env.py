@@ -118,6 +118,7 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         self.timeouts = timeouts or Timeouts()
         self._peer = read_peer(host, port, role)
         self._launch = launch_options(self._peer, course, seed, simulator)
+        self.course = course
         self._scene, self._car_name = scene, car_name
         self._path = Course()
         self._open: list[Connection] = []
@@ -127,6 +128,11 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         self._start: Telemetry | None = None
         self._crossings = 0
         self._info: dict[str, Any] = {}
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this environment starts its own simulator."""
+        return self._peer is None
 
     @property
     def info(self) -> dict[str, Any]:

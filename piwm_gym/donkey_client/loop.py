@@ -75,7 +75,7 @@ class Loop:
     def adopt(self, channel: Any) -> None:
         """Move an asyncore socket from the process's table to this loop's; in the thread."""
         channel.del_channel()
-        channel._map = self._channels
+        channel._fileno, channel._map = channel.socket.fileno(), self._channels
         channel.add_channel(self._channels)
 
     def watch(self, function: Callable[[], None]) -> None:

@@ -1,11 +1,6 @@
-"""How the state and the parameters of each real simulator are read and written.
-
-The one place that knows the insides of Gymnasium's environments; the real twin
-(:mod:`piwm_gym.real`) and collection use it.
-"""
+"""Reading and writing LunarLander-v3."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -14,92 +9,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from piwm_gym.systems import CartPoleParams, LunarLander, LunarLanderParams
+from piwm_gym.systems import LunarLander, LunarLanderParams
 from piwm_gym.systems.lunar_ground import HALF_WIDTH
 from piwm_gym.systems.lunar_lander import LEG_DOWN, REST_SPEED, REST_TIME, REST_TURN
-
-Step = tuple[Any, Any, bool, bool, dict[str, Any]]
-
-
-class Twin(ABC):
-    """Reads, writes and steps one real simulator.
-
-    Args:
-        native: The real environment, as ``gymnasium.make`` returns it.
-    """
-
-    def __init__(self, native: gym.Env) -> None:
-        self.native = native
-        self.env: Any = native.unwrapped
-
-    def reset(self, seed: int | None = None) -> None:
-        """Start an episode of the real environment."""
-        self.native.reset(seed=seed)
-
-    def step(self, action: Any) -> Step:
-        """Advance one time step; what the real environment's ``step`` returns."""
-        return self.native.step(action)
-
-    @abstractmethod
-    def state(self) -> np.ndarray:
-        """(D,) float64, SI units."""
-
-    def scene(self) -> np.ndarray:
-        """(S,) float64, the static visible variables of the episode."""
-        return np.zeros(0)
-
-    def set_scene(self, scene: np.ndarray) -> None:
-        """Replace the scene of the episode.
-
-        Args:
-            scene: (S,) SI units.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no scene")
-
-    @abstractmethod
-    def set_state(self, state: np.ndarray) -> None:
-        """Put the simulator into a state.
-
-        Args:
-            state: (D,) SI units; derived dimensions are not written, they follow.
-        """
-
-    @abstractmethod
-    def params(self) -> dict[str, float]:
-        """Parameters in force."""
-
-    @abstractmethod
-    def set_params(self, values: Mapping[str, float]) -> None:
-        """Write all parameters.
-
-        Raises:
-            ValueError: The simulator cannot be given one of them.
-        """
-
-
-class CartPoleTwin(Twin):
-    """CartPole-v1."""
-
-    def state(self) -> np.ndarray:
-        """(4,) float64, SI units."""
-        return np.array(self.env.state, dtype=np.float64)
-
-    def set_state(self, state: np.ndarray) -> None:
-        """Put the simulator into a state."""
-        self.env.state = np.array(state, dtype=np.float64)
-        self.env.steps_beyond_terminated = None
-
-    def params(self) -> dict[str, float]:
-        """Parameters in force."""
-        return {name: float(getattr(self.env, name)) for name in CartPoleParams.names()}
-
-    def set_params(self, values: Mapping[str, float]) -> None:
-        """Write parameters, and the quantities that CartPole-v1 derives from them once."""
-        for name, value in values.items():
-            setattr(self.env, name, value)
-        self.env.total_mass = self.env.masspole + self.env.masscart
-        self.env.polemass_length = self.env.masspole * self.env.length
-
+from piwm_gym.twins.base import Step, Twin
 
 SETTLED_ANGLE = 0.348
 """Angle between hull and leg once the legs have unfolded, rad; measured in free flight."""
@@ -325,6 +238,4 @@ class LunarLanderTwin(Twin):
         return -float(system.reward(here, torch.tensor(0), torch.zeros_like(here)))
 
 
-TWINS: dict[str, type[Twin]] = {"cartpole": CartPoleTwin, "lunar_lander": LunarLanderTwin}
-
-__all__ = ["TWINS", "CartPoleTwin", "EngineDraws", "LunarLanderTwin", "Twin"]
+__all__ = ["EngineDraws", "LunarLanderTwin"]

@@ -99,7 +99,7 @@ def load_checkpoint(path: Path | str, device: str | torch.device = "auto") -> Wo
     """
     path, target = Path(path), resolve_device(device)
     header, tensors = _read(path)
-    model = _build(header, path)
+    model = _build(header, tensors.get("asset"), path)
     _check_names(model.state_dict(), tensors, path)
     _check_digest(header, tensors, path)
     _check_finite(tensors, path, "train again, or use another checkpoint")
@@ -213,12 +213,12 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     return header
 
 
-def _build(header: dict[str, Any], path: Path) -> WorldModel:
-    """Untrained model of the header's configuration."""
+def _build(header: dict[str, Any], asset: Tensor | None, path: Path) -> WorldModel:
+    """Untrained model of the header's configuration, in the place that the file holds."""
     try:
         config = from_json(WorldModelConfig, header["config"])
         with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
-            return WorldModel(config)
+            return WorldModel(config, asset)
     except (ValueError, ZeroDivisionError, RuntimeError) as error:
         raise CheckpointError(
             f"{path}: its configuration does not fit this piwm-gym: {error}; install the version "

@@ -55,6 +55,10 @@ class ParamRow:
 class WorldModel(nn.Module):
     """Learned simulator of one system.
 
+    Args:
+        config: What it is made of.
+        asset: The system's asset, see :attr:`System.asset`; default: the system's own.
+
     Attributes:
         config: What it is made of.
         system: The physical system: names, units, equations.
@@ -63,19 +67,26 @@ class WorldModel(nn.Module):
         state_low: (D,) lowest state labels seen in training, SI units; not used for derived
             dimensions, which have no labels.
         state_high: (D,) highest ones.
+        asset: What the system's equations need of the place that the training data come from,
+            such as a track's path; only for systems that have such a thing.
         metadata: Provenance, filled when loaded from a checkpoint.
     """
 
     state_low: Tensor
     state_high: Tensor
     derived: Tensor
+    asset: Tensor
 
-    def __init__(self, config: WorldModelConfig) -> None:
+    def __init__(self, config: WorldModelConfig, asset: Tensor | None = None) -> None:
         super().__init__()
         if config.init not in ESTIMATORS:
             raise ValueError(unknown("init", config.init, tuple(ESTIMATORS)))
         self.config = config
         self.system: System = get_system(config.system)
+        if asset is not None:
+            self.system = self.system.with_asset(asset)
+        if self.system.asset is not None:
+            self.register_buffer("asset", self.system.asset.clone())
         self.autoencoder = build_autoencoder(config.autoencoder, self.system)
         self.dynamics = Dynamics(self.system, config.parametrisation)
         dimensions = len(self.system.variables)

@@ -73,7 +73,7 @@ class TrainingData:
         cls, dataset: TrajectoryDataset, supervision: Supervision, device: torch.device
     ) -> "TrainingData":
         """Draw the labels and move everything to the device."""
-        system = get_system(dataset.manifest["system"])
+        system = system_of(dataset)
         labelled, ranges = labelled_truth(dataset, system)
         labels = weak_labels(labelled, ranges, supervision)
         split = dataset.split()
@@ -134,6 +134,13 @@ class TrainingData:
         }
 
 
+def system_of(dataset: TrajectoryDataset) -> System:
+    """The system of a data set, in the place where it was collected."""
+    system = get_system(dataset.manifest["system"])
+    asset = dataset.manifest.get("asset")
+    return system if asset is None else system.with_asset(torch.tensor(asset))
+
+
 def labelled_truth(dataset: TrajectoryDataset, system: System) -> tuple[np.ndarray, np.ndarray]:
     """What labels are drawn of, (N, T+1, D+S): states and scenes; and the range of each."""
     scenes = np.repeat(dataset.scenes[:, None], dataset.states.shape[1], axis=1)
@@ -154,7 +161,8 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
     device = data.frames.device
     torch.manual_seed(config.vision.seed)
     model = WorldModel(
-        WorldModelConfig(data.system.name, config.autoencoder, config.parametrisation)
+        WorldModelConfig(data.system.name, config.autoencoder, config.parametrisation),
+        data.system.asset,
     ).to(device)
     autoencoder = model.autoencoder
     if isinstance(autoencoder, Extrinsic):

@@ -1,10 +1,14 @@
 """Physics: one file per system, pure functions on batched tensors in SI units."""
 
 from piwm_gym.systems.cartpole import CartPole, CartPoleParams
+from piwm_gym.systems.donkey_car import DonkeyCar, DonkeyCarParams
 from piwm_gym.systems.lunar_lander import LunarLander, LunarLanderParams
 from piwm_gym.systems.system import FrameSpec, Params, System, Variable, unknown
+from piwm_gym.systems.track import Track
 
-SYSTEMS: dict[str, System] = {system.name: system for system in (CartPole(), LunarLander())}
+SYSTEMS: dict[str, System] = {
+    system.name: system for system in (CartPole(), LunarLander(), DonkeyCar())
+}
 
 
 def get_system(name: str) -> System:
@@ -22,11 +26,14 @@ __all__ = [
     "SYSTEMS",
     "CartPole",
     "CartPoleParams",
+    "DonkeyCar",
+    "DonkeyCarParams",
     "FrameSpec",
     "LunarLander",
     "LunarLanderParams",
     "Params",
     "System",
+    "Track",
     "Variable",
     "get_system",
     "unknown",

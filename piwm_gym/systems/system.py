@@ -183,6 +183,15 @@ def _inverse(period: Tensor) -> Tensor:
     return torch.where(period > 0, 1 / period, 0.0)
 
 
+def columns(parts: Sequence[Tensor]) -> Tensor:
+    """(*B, K) of K tensors (*B), each of them contiguous in memory.
+
+    ``unbind(-1)`` gives them back as they were, and arithmetic on them runs in vector registers;
+    numbers that alternate in memory would be read one by one.
+    """
+    return torch.stack(tuple(parts)).movedim(0, -1)
+
+
 def unknown(what: str, got: object, choices: Sequence[str]) -> str:
     """Text of the error for a name that is not among the choices, with the nearest one."""
     near = get_close_matches(str(got), choices, n=1)
@@ -237,6 +246,22 @@ class System(ABC):
     @abstractmethod
     def observation_space(self) -> gym.spaces.Box:
         """Space of the real environment's state observation, in its own scaling."""
+
+    @property
+    def asset(self) -> Float[Tensor, "M A"] | None:
+        """What a place looks like that equations need, such as a track's path; None for most.
+
+        It belongs to the data that a model is trained on, and is kept in its checkpoint.
+        """
+        return None
+
+    def with_asset(self, asset: Float[Tensor, "M A"]) -> "System":
+        """The same system in another place.
+
+        Raises:
+            ValueError: The system has no asset, or not such a one.
+        """
+        raise ValueError(f"{self.name} has no asset")
 
     @property
     def state_names(self) -> tuple[str, ...]:

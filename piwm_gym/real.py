@@ -59,6 +59,7 @@ class RealEnv(gym.Env[Any, Any]):
         twin = TWINS[self.system.name]
         self.native = twin.make(self.system.real_id, **simulator_options)
         self._twin = twin(self.native)
+        self.system = self._twin.adapt(self.system, obs_type)
         self._lasting = self._twin.params()
         self._frame: np.ndarray | None = None
         self._started = False

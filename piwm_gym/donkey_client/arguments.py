@@ -44,20 +44,18 @@ def read_peer(host: str | None, port: int | None, role: Role) -> Peer | None:
 def launch_options(
     peer: Peer | None, course: str | None, seed: int | None, simulator: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Options for starting the embedded simulator.
+    """Options for starting the embedded simulator; empty for one that runs already.
 
     Raises:
-        ValueError: Some are given, but the simulator is one that runs already.
+        ValueError: Some are given for one that runs already.
     """
-    named = {"course": course, "seed": seed}
-    options = {name: value for name, value in named.items() if value is not None}
-    options |= simulator or {}
+    options = dict(simulator or {}) if seed is None else {"seed": seed, **(simulator or {})}
     if peer is not None and options:
         raise ValueError(
             f"{', '.join(options)} given together with host or port; expected one or the other: "
             "they are for the embedded simulator, which is started without an address"
         )
-    return options
+    return options if course is None or peer is not None else {"course": course, **options}
 
 
 __all__ = ["check_choice", "check_positive", "launch_options", "read_peer"]

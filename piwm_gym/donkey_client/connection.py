@@ -49,7 +49,7 @@ def open_embedded(options: Mapping[str, Any], timeouts: Timeouts) -> Connection:
     """Start the embedded simulator and connect to it.
 
     Args:
-        options: For :func:`piwm_gym.donkey_sim.launch`.
+        options: For :func:`piwm_gym.donkey_sim.launch`; by default its clock is lock-step.
         timeouts: How long to wait for what.
 
     Raises:
@@ -57,6 +57,7 @@ def open_embedded(options: Mapping[str, Any], timeouts: Timeouts) -> Connection:
     """
     from piwm_gym.donkey_sim import launch
 
+    options = {"clock": "lockstep", **options}
     if choose_backend() == "legacy":
         backend = connect(Peer("dial", LOOPBACK, 0), Mailbox(), timeouts.connect)
         try:

@@ -51,8 +51,8 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
     ## Info
     ``x, y`` (m), ``heading`` (rad, counter-clockwise from x), ``speed`` (m/s), ``cte`` (m,
     positive to the right of the path), ``hit``, ``time`` (simulator's, s), ``elapsed`` since the
-    last frame (s), ``crossings`` of the starting line in this episode, ``generation`` and
-    ``version`` of the client package.
+    last frame (s), ``laps`` completed since the starting line was first crossed, ``generation``
+    and ``version`` of the client package.
 
     Without a host or port the embedded simulator is started in a process of its own, in lock-step
     with this environment. Connecting happens at the first ``reset``, and again at the next one
@@ -63,8 +63,10 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         port: Its port; default 9091 if a host is given.
         role: What that simulator does: ``"listen"`` (builds since 2020) or ``"dial"`` (2018 and
             2019; this side then listens on host and port).
-        scene: Name of the scene to load from the simulator's menu; default its first.
-        course: Course of the embedded simulator; default its own.
+        scene: Name of the scene to load from the simulator's menu; default the course, or else
+            the first one.
+        course: Course of the embedded simulator (see :mod:`piwm_gym.courses`), also where it
+            runs already.
         seed: Seed of the embedded simulator.
         simulator: Further options of the embedded simulator, see ``piwm_gym.donkey_sim.launch``.
         max_cte: Distance from the path at which the episode ends, m.
@@ -119,7 +121,8 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         self._peer = read_peer(host, port, role)
         self._launch = launch_options(self._peer, course, seed, simulator)
         self.course = course
-        self._scene, self._car_name = scene, car_name
+        self._scene = course if scene is None and self._peer is not None else scene
+        self._car_name = car_name
         self._path = Course()
         self._open: list[Connection] = []
         self._finalizer = weakref.finalize(self, _close_all, self._open)
@@ -255,7 +258,7 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
             "hit": hit,
             "time": seen.time,
             "elapsed": seen.time - before.time if before else 0.0,
-            "crossings": connection.session.crossings - self._crossings,
+            "laps": max(0, connection.session.crossings - self._crossings - 1),
             "generation": connection.backend.generation,
             "version": package_version(),
         }
@@ -265,7 +268,10 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         return self._frame.copy()
 
     def _check_action(self, action: Any) -> tuple[float, float]:
-        values = np.asarray(action, dtype=np.float32)
+        try:
+            values = np.asarray(action, dtype=np.float32)
+        except (TypeError, ValueError):
+            values = np.zeros(0, np.float32)
         if values.shape != (2,) or not self.action_space.contains(values):
             raise ValueError(
                 f"action is {action!r}; expected steering in [-1, 1] and throttle in [0, 1]"

@@ -17,7 +17,7 @@ from piwm_gym.donkey_client.relay import Relay
 
 from gym_donkeycar.core import tcp_server  # isort: skip  (after the loop: it imports asyncore)
 
-MAX_MESSAGE = 4 << 20
+MAX_MESSAGE = 1 << 20
 """Longest message that is waited for, characters; frames of 120 x 160 pixels take 10,000."""
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Where the thread that reads the socket leaves messages, and the environment waits for them."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from threading import Condition
 from typing import Any
@@ -21,8 +22,7 @@ class Mailbox:
         self._lost: str | None = None
         self._newest: dict[str, Received] = {}
         self._hits: list[str] = []
-        self.frames = 0
-        self.crossings = 0
+        self._counts: Counter[str] = Counter()
 
     def connect(self) -> None:
         """A simulator is at the other end now."""
@@ -43,12 +43,9 @@ class Mailbox:
             return
         with self._changed:
             self._newest[kind] = message
-            if kind == "telemetry":
-                self.frames += 1
-                if message.get("hit", "none") != "none":
-                    self._hits.append(str(message["hit"]))
-            elif kind == "collision_with_starting_line":
-                self.crossings += 1
+            self._counts[kind] += 1
+            if kind == "telemetry" and message.get("hit", "none") != "none":
+                self._hits.append(str(message["hit"]))
             self._changed.notify_all()
 
     @property
@@ -71,6 +68,10 @@ class Mailbox:
         """Newest message of a kind."""
         with self._changed:
             return self._newest.get(kind)
+
+    def count(self, kind: str) -> int:
+        """How many messages of a kind have come."""
+        return self._counts[kind]
 
     def time(self) -> float:
         """Simulator time of the newest frame, s; minus infinity if there is none."""

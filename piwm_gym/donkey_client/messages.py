@@ -24,6 +24,11 @@ def control(steering: float, throttle: float, brake: float = 0.0) -> Message:
     }
 
 
+def get_protocol_version() -> Message:
+    """Ask for the protocol's version."""
+    return {"msg_type": "get_protocol_version"}
+
+
 def get_scene_names() -> Message:
     """Ask for the scenes on offer."""
     return {"msg_type": "get_scene_names"}
@@ -98,6 +103,7 @@ __all__ = [
     "camera_config",
     "car_config",
     "control",
+    "get_protocol_version",
     "get_scene_names",
     "load_scene",
     "reset_car",

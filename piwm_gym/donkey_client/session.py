@@ -10,6 +10,8 @@ from piwm_gym.donkey_client.backend import Backend
 from piwm_gym.donkey_client.errors import DonkeyConnectionError, DonkeyError, DonkeyTimeoutError
 from piwm_gym.donkey_client.mailbox import Mailbox, Received
 
+ANSWER = 1.0
+"""How long a simulator that knows the question for its protocol's version takes to answer, s."""
 RETRY_FRAMES = 20
 """Frames after which a request to put the car somewhere is repeated."""
 
@@ -43,11 +45,12 @@ class Session:
         self._backend = backend
         self._mailbox: Mailbox = backend.mailbox
         self._timeouts = timeouts
+        self._answers = True
 
     @property
     def crossings(self) -> int:
         """How often the simulator has said that the starting line was crossed."""
-        return self._mailbox.crossings
+        return self._mailbox.count("collision_with_starting_line")
 
     def load(self, scene: str | None, frame_size: tuple[int, int], car_name: str) -> None:
         """Wait for the simulator, choose a scene, configure car and camera.
@@ -135,10 +138,21 @@ class Session:
         self._backend.close()
 
     def _brake(self) -> Received:
-        """The next frame, whatever its time."""
-        seen = self._mailbox.frames
+        """The newest frame after one more, whatever its time.
+
+        A simulator in lock-step may answer more than controls with frames. Its answer to a
+        question comes after all that it had to say before, so no frame is left on the way that
+        would pass for the answer to the next action.
+        """
+        box = self._mailbox
+        frames, answers = box.count("telemetry"), box.count("protocol_version")
         self.send(messages.control(0.0, 0.0, 1.0))
-        self._wait(lambda: self._mailbox.frames > seen, self._timeouts.frame, "a frame")
+        if self._answers:
+            self.send(messages.get_protocol_version())
+        self._wait(lambda: box.count("telemetry") > frames, self._timeouts.frame, "a frame")
+        if self._answers:
+            # Old builds do not answer; they run in real time, where nothing needs to be in step.
+            self._answers = box.wait(lambda: box.count("protocol_version") > answers, ANSWER)
         return self._newest()
 
     def _newest(self) -> Received:
@@ -183,17 +197,19 @@ class Session:
                 f"lost the connection to {peer}, while waiting for {what}: {self._mailbox.lost}; "
                 "reset connects anew"
             )
-        raise DonkeyTimeoutError(
-            f"waited {timeout:g} s for {what} from {peer}; {self._history()}; {peer.advice}"
-        )
+        raise DonkeyTimeoutError(f"waited {timeout:g} s for {what} from {peer}; {self._history()}")
 
     def _history(self) -> str:
+        """What has come so far, and what may help."""
         if not self._mailbox.connected:
-            return "nobody has connected"
+            return f"nobody has connected; {self._backend.peer.advice}"
         kinds = ", ".join(self._mailbox.kinds) or "nothing"
         unfinished = self._backend.unfinished()
         tail = f" and {unfinished} characters of an unfinished message" if unfinished else ""
-        return f"it is connected and has sent {kinds}{tail}"
+        return (
+            f"it is connected and has sent {kinds}{tail}; reset connects anew: if that does not "
+            "help, look whether the simulator is stuck or paused, and start it again"
+        )
 
 
 __all__ = ["Session", "Timeouts"]

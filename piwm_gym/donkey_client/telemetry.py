@@ -49,7 +49,7 @@ class Telemetry:
         y: North, m.
         height: In the simulator's units.
         heading: Counter-clockwise from east, rad in [-pi, pi).
-        speed: m/s; signed if the message tells the direction, else its magnitude.
+        speed: Forward, m/s; its magnitude where the message does not tell the direction.
         cte: Distance from the path, positive to its right, m.
     """
 
@@ -126,8 +126,9 @@ def read(message: Received, units: Units) -> Telemetry:
         raise DonkeyError("telemetry has no field 'time'; expected the simulator's clock in s")
     scale = units.position_scale(message)
     speed, yaw = number(message, "speed") * scale, number(message, "yaw")
-    if not math.isnan(yaw) and number(message, "vel_z") < 0:  # builds with yaw: the car's axes
-        speed = -abs(speed)
+    forward = number(message, "vel_z") * scale
+    if not math.isnan(yaw) and not math.isnan(forward):  # such builds send it along the car's axes
+        speed = forward
     return Telemetry(
         time=number(message, "time"),
         x=number(message, "pos_x") * scale,

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from piwm_gym.systems import unknown
+from piwm_gym.systems import System, unknown
 
 Step = tuple[Any, Any, bool, bool, dict[str, Any]]
 
@@ -50,6 +50,14 @@ class Twin(ABC):
                 raise ValueError(f"unknown simulator option {name!r}; {real_id} has none")
             if name not in cls.options:
                 raise ValueError(unknown(f"simulator option of {real_id}", name, cls.options))
+
+    def adapt(self, system: System, obs_type: str) -> System:
+        """The system as this simulator has it, such as on its course.
+
+        Raises:
+            ValueError: Observations of this type cannot be made of what the simulator tells.
+        """
+        return system
 
     def reset(self, seed: int | None = None) -> None:
         """Start an episode of the real environment."""

@@ -7,21 +7,24 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 
-from piwm_gym.courses import DEFAULT_COURSE, Course, get_course
+from piwm_gym.courses import DEFAULT_COURSE, get_course
 from piwm_gym.donkey_client import DonkeyEnv
+from piwm_gym.systems import DonkeyCar, System
+from piwm_gym.systems.donkey_car import FULL_STEERING
 from piwm_gym.twins.base import Step, Twin
 
-WRITTEN = ("x", "y", "theta", "v")
-"""What a start state gives; the rest follows."""
+WRITTEN = 4
+"""How many of the state's dimensions a start gives: x, y, theta, v; the rest follows."""
 
 
 class DonkeyCarTwin(Twin):
     """A Donkey Car simulator behind the real client.
 
-    Its state is what telemetry tells, ``steering`` is the last request, and ``progress`` adds up
-    the way along the path since the start: on the course, where that is one of ours, else by the
-    speed. Its physical parameters are neither told nor to be set.
+    Its state is what telemetry tells; ``steering`` is the angle last asked for, and ``progress``
+    adds up the way along the path since the start, or, where the course is none of ours, the way
+    driven. Physical parameters are neither told nor to be set.
     """
 
     options = tuple(
@@ -30,17 +33,17 @@ class DonkeyCarTwin(Twin):
 
     def __init__(self, native: gym.Env) -> None:
         super().__init__(native)
-        self._course: Course | None = None
-        if self.env.embedded:
-            self._course = get_course(self.env.course or DEFAULT_COURSE)
-        self._steering = self._progress = self._arc = 0.0
+        name = self.env.course or (DEFAULT_COURSE if self.env.embedded else None)
+        path = None if name is None else torch.from_numpy(get_course(name).path)
+        self._system = None if path is None else DonkeyCar(path)
+        self._steering = self._progress = 0.0
 
     @classmethod
     def make(cls, real_id: str, **options: Any) -> gym.Env:
         """The client's environment; it connects at the first reset.
 
         Args:
-            real_id: Id of the simulator, for messages.
+            real_id: Id of the simulator's scene, for messages.
             options: Arguments of :class:`piwm_gym.donkey_client.DonkeyEnv`.
 
         Raises:
@@ -49,41 +52,66 @@ class DonkeyCarTwin(Twin):
         cls.check_options(real_id, options)
         return DonkeyEnv(**options, render_mode="rgb_array")
 
+    def adapt(self, system: System, obs_type: str) -> System:
+        """The car on the simulator's course.
+
+        Raises:
+            ValueError: A state observation tells the path ahead, but the course is unknown.
+        """
+        if self._system is not None:
+            return self._system
+        if obs_type != "pixels":
+            raise ValueError(
+                f"obs_type is {obs_type!r} with a simulator whose course is unknown; expected "
+                "'pixels', or course= with the name of the embedded simulator's course: the "
+                "state's observation tells how the path goes on"
+            )
+        return system
+
     def reset(self, seed: int | None = None) -> None:
         """Put the car to its start."""
         super().reset(seed)
-        self._begin()
+        self._steering = self._progress = 0.0
 
     def step(self, action: Any) -> Step:
         """Advance one time step."""
+        before = self._position()
         result = super().step(action)
-        self._steering = float(np.asarray(action)[0])
-        self._advance()
+        self._steering = float(np.asarray(action)[0]) * FULL_STEERING
+        if self._system is None:
+            self._progress += self.env.info["speed"] * self.env.info["elapsed"]
+        else:
+            self._progress += float(self._system.track(before).driven(before, self._position()))
         return result
 
     def state(self) -> np.ndarray:
-        """(D,) float64, SI units; the heading is NaN where nothing tells it yet."""
-        from piwm_gym.systems import get_system
-
-        values = self._values()
-        names = get_system("donkey_car").state_names
-        return np.array([values[name] for name in names], dtype=np.float64)
+        """(6,) float64, SI units; the heading is NaN where nothing tells it yet."""
+        info, theta = self.env.info, self.env.info["heading"]
+        if math.isnan(theta) and self._system is not None:
+            position = self._position()
+            theta = float(self._system.track(position).project(position).heading)
+        moving = (info["x"], info["y"], theta, info["speed"])
+        return np.array([*moving, self._steering, self._progress], dtype=np.float64)
 
     def set_state(self, state: np.ndarray) -> None:
         """Put the car somewhere, standing.
 
         Args:
-            state: (D,) SI units; derived dimensions are not written.
+            state: (6,) SI units; derived dimensions are not written.
 
         Raises:
             ValueError: The speed is not 0.
         """
-        self.native.reset(options={"state": np.asarray(state, dtype=np.float64)[: len(WRITTEN)]})
-        self._begin()
+        self.native.reset(options={"state": np.asarray(state, dtype=np.float64)[:WRITTEN]})
+        self._steering = self._progress = 0.0
 
     def info(self) -> dict[str, Any]:
-        """What the client tells: pose, speed, cte, hit, time, crossings, package."""
-        return dict(self.env.info)
+        """What the client tells: pose, speed, cte, hit, time, laps, package."""
+        info = dict(self.env.info)
+        if self._system is not None:
+            laps = self._system.laps(torch.from_numpy(self.state()))
+            info["laps"] = max(0, math.floor(float(laps)))
+        return info
 
     def params(self) -> dict[str, float]:
         """Empty: the simulator does not tell its parameters."""
@@ -101,41 +129,9 @@ class DonkeyCarTwin(Twin):
                 "the Donkey Car's simulator is its own and cannot be set"
             )
 
-    def _values(self) -> dict[str, float]:
+    def _position(self) -> torch.Tensor:
         info = self.env.info
-        theta = info["heading"]
-        if math.isnan(theta) and self._course is not None:
-            theta = self._course.headings[
-                round(self._arc / self._course.spacing) % len(self._course.path)
-            ]
-        return {
-            "x": info["x"],
-            "y": info["y"],
-            "theta": float(theta),
-            "v": info["speed"],
-            "steering": self._steering,
-            "progress": self._progress,
-        }
-
-    def _begin(self) -> None:
-        self._steering = self._progress = 0.0
-        self._arc = self._locate()
-
-    def _advance(self) -> None:
-        info = self.env.info
-        if self._course is None:
-            self._progress += info["speed"] * info["elapsed"]
-            return
-        length, arc = self._course.length, self._locate()
-        self._progress += (arc - self._arc + length / 2) % length - length / 2
-        self._arc = arc
-
-    def _locate(self) -> float:
-        """Arc length of the nearest point of the course, m."""
-        if self._course is None:
-            return 0.0
-        info = self.env.info
-        return float(self._course.project(np.array([info["x"], info["y"]]))[0])
+        return torch.tensor([info["x"], info["y"]], dtype=torch.float64)
 
 
 __all__ = ["DonkeyCarTwin"]

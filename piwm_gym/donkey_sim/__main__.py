@@ -18,13 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command line; default: that of the process.
 
     Returns:
-        Exit code: 0; 1 without a connection; 2 for a mistake in the arguments.
+        Exit code: 0, or 1 if the port cannot be used or nobody answers there.
     """
-    try:
-        settings = tyro.cli(ServerSettings, prog="python -m piwm_gym.donkey_sim", args=arguments)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    settings = tyro.cli(ServerSettings, prog="python -m piwm_gym.donkey_sim", args=arguments)
     if settings.watch_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

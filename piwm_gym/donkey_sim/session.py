@@ -47,6 +47,7 @@ class Session:
         self._postponed: tuple[int, Callable[[], None]] | None = None
         self._image_format, self._grey = "JPEG", False
         self._before_line = True
+        self._seed: int | None = None
         self._handlers: dict[str, Callable[[Message], None]] = {
             "get_protocol_version": self._version,
             "get_scene_names": self._scene_names,
@@ -56,6 +57,7 @@ class Session:
             "set_position": self._set_position,
             "node_position": self._node_position,
             "cam_config": self._configure_camera,
+            "set_random_seed": self._set_seed,
             "step_mode": self._step_mode,
             "exit_scene": self._exit_scene,
             "quit_app": self._quit_app,
@@ -159,7 +161,7 @@ class Session:
 
         def place() -> None:
             speed = simulator.telemetry.speed if self.settings.quirks.keep_speed else 0.0
-            simulator.reset((*simulator.course.spawn, speed))
+            simulator.reset((*simulator.course.spawn, speed), self._take_seed())
             self._before_line = True
 
         self._command = STANDING
@@ -174,7 +176,7 @@ class Session:
             self._place(lambda: self._put(simulator, pose))
 
     def _put(self, simulator: Simulator, pose: tuple[float, float, float]) -> None:
-        simulator.reset((*pose, 0.0))
+        simulator.reset((*pose, 0.0), self._take_seed())
         self._before_line = False
 
     def _place(self, place: Callable[[], None]) -> None:
@@ -220,6 +222,16 @@ class Session:
         self._grey = self._grey if depth is None else depth == 1
         form = str(message.get("img_enc")).upper()
         self._image_format = IMAGE_FORMATS.get(form, self._image_format)
+
+    def _set_seed(self, message: Message) -> None:
+        """Remember a seed for the next time that the car is put somewhere."""
+        seed = number(message, "seed")
+        if seed is not None and seed >= 0 and seed == int(seed):
+            self._seed = int(seed)
+
+    def _take_seed(self) -> int | None:
+        seed, self._seed = self._seed, None
+        return seed
 
     def _step_mode(self, message: Message) -> None:
         """Switch the clock; the only time step is that of telemetry."""

@@ -1,5 +1,8 @@
 """The real twin: the real environment behind the imagined one's interface."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +16,7 @@ from piwm_gym.observations import OBS_TYPES
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.systems import CartPole, LunarLander
 
+ROOT = Path(__file__).parents[1]
 UNBOUNDED = "ignore:.*A Box observation space m.*imum value is -?infinity.*:UserWarning"
 
 
@@ -131,6 +135,8 @@ def test_options_that_are_wrong(options: Any, message: str) -> None:
 def test_arguments_and_actions_that_are_wrong() -> None:
     with pytest.raises(ValueError, match="did you mean 'pixels'"):
         make_real(obs_type="pixel")
+    with pytest.raises(ValueError, match="unknown simulator option 'port'; CartPole-v1 has none"):
+        make_real(port=9091)
     env = make_real(obs_type="state").unwrapped
     with pytest.raises(gym.error.ResetNeeded):
         env.step(0)
@@ -217,3 +223,13 @@ def test_parameters_that_the_real_lander_cannot_have(lander: str) -> None:
     with pytest.raises(ValueError, match="set the three together"):
         env.reset(options={"params": {"side_attitude": 2.0}})
     env.reset(seed=0)
+
+
+def test_importing_does_not_import_clients_of_simulators() -> None:
+    code = (
+        "import sys, piwm_gym.real;"
+        "print([m for m in ('gym', 'gym_donkeycar', 'asyncore') if m in sys.modules])"
+    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

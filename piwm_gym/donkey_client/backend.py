@@ -6,6 +6,7 @@ The generation on PyPI (1.0.13) listens, and the simulators of its time dial in.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import ClassVar, Literal
@@ -83,6 +84,7 @@ class Backend(ABC):
         return 0
 
 
+@lru_cache(maxsize=1)
 def package_version() -> str:
     """Version of the installed ``gym-donkeycar``, or ``"unknown"``."""
     try:

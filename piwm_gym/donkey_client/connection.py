@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from piwm_gym.donkey_client.backend import Backend, Peer, choose_backend, connect
-from piwm_gym.donkey_client.errors import DonkeyConnectionError
+from piwm_gym.donkey_client.errors import DonkeyConnectionError, DonkeyError
 from piwm_gym.donkey_client.mailbox import Mailbox
 from piwm_gym.donkey_client.session import Session, Timeouts
 
@@ -55,24 +55,31 @@ def open_embedded(options: Mapping[str, Any], timeouts: Timeouts) -> Connection:
     Raises:
         DonkeyError: It does not start or connect.
     """
-    from piwm_gym.donkey_sim import launch
-
     options = {"clock": "lockstep", **options}
     if choose_backend() == "legacy":
         backend = connect(Peer("dial", LOOPBACK, 0), Mailbox(), timeouts.connect)
         try:
-            process = launch(role="dial", port=backend.peer.port, **options)
+            process = _launch(role="dial", port=backend.peer.port, **options)
         except BaseException:
             backend.close()
             raise
     else:
-        process = launch(role="listen", port=0, **options)
+        process = _launch(role="listen", port=0, **options)
         try:
             backend = connect(Peer("listen", LOOPBACK, process.port), Mailbox(), timeouts.connect)
         except DonkeyConnectionError:
             process.close()
             raise
     return Connection(Session(backend, timeouts), backend, process)
+
+
+def _launch(**options: Any) -> Any:
+    from piwm_gym.donkey_sim import launch
+
+    try:
+        return launch(**options)
+    except (RuntimeError, TimeoutError) as error:
+        raise DonkeyError(f"the embedded simulator did not start: {error}") from error
 
 
 __all__ = ["Connection", "open_embedded", "open_remote"]

@@ -13,6 +13,7 @@ from piwm_gym.courses import DEFAULT_COURSE, get_course
 from piwm_gym.donkey_client import DonkeyEnv
 from piwm_gym.systems import DonkeyCar, System
 from piwm_gym.systems.donkey_car import FULL_STEERING
+from piwm_gym.systems.track import Place
 from piwm_gym.twins.base import Step, Twin
 
 WRITTEN = 4
@@ -75,21 +76,24 @@ class DonkeyCarTwin(Twin):
 
     def step(self, action: Any) -> Step:
         """Advance one time step."""
-        before = self._position()
+        before = self._place()
         result = super().step(action)
         self._steering = float(np.asarray(action)[0]) * FULL_STEERING
-        if self._system is None:
-            self._progress += self.env.info["speed"] * self.env.info["elapsed"]
+        after, info = self._place(), self.env.info
+        if self._system is None or before is None or after is None:
+            self._progress += info["speed"] * info["elapsed"]
         else:
-            self._progress += float(self._system.track(before).driven(before, self._position()))
+            length = self._system.track(after.arc).length
+            apart = float(after.arc - before.arc)
+            self._progress += apart - length * round(apart / length)  # the shorter way round
         return result
 
     def state(self) -> np.ndarray:
         """(6,) float64, SI units; the heading is NaN where nothing tells it yet."""
         info, theta = self.env.info, self.env.info["heading"]
-        if math.isnan(theta) and self._system is not None:
-            position = self._position()
-            theta = float(self._system.track(position).project(position).heading)
+        place = self._place()
+        if math.isnan(theta) and place is not None:
+            theta = float(place.heading)
         moving = (info["x"], info["y"], theta, info["speed"])
         return np.array([*moving, self._steering, self._progress], dtype=np.float64)
 
@@ -129,9 +133,12 @@ class DonkeyCarTwin(Twin):
                 "the Donkey Car's simulator is its own and cannot be set"
             )
 
-    def _position(self) -> torch.Tensor:
-        info = self.env.info
-        return torch.tensor([info["x"], info["y"]], dtype=torch.float64)
+    def _place(self) -> Place | None:
+        """Where the car is beside the course; None if the course is unknown."""
+        if self._system is None:
+            return None
+        position = torch.tensor([self.env.info[name] for name in ("x", "y")], dtype=torch.float64)
+        return self._system.track(position).project(position)
 
 
 __all__ = ["DonkeyCarTwin"]

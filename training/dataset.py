@@ -154,7 +154,7 @@ def _command(folder: Path, manifest: dict[str, Any] | None = None) -> str:
     """The command that completes or repairs a data set."""
     made = manifest or {"system": "SYSTEM", "preset": "PRESET", "seed": "SEED"}
     if "command" in made:  # imported, not collected
-        return str(made["command"]).format(out=folder)
+        return str(made["command"]).replace("{out}", str(folder))
     return (
         f"python -m training.collect {made['system']} --preset {made['preset']} "
         f"--seed {made['seed']} --out {folder}"

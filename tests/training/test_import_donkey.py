@@ -1,0 +1,340 @@
+import gzip
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from piwm_gym.systems import get_system
+from training.dataset import load_dataset
+from training.import_donkey import import_tub, main
+from training.importers import Report, read_telemetry, read_tub, tub_version
+from training.importers.course import course, local_motion
+from training.importers.records import Records, drives
+from training.importers.sampling import sample
+
+SYSTEM = get_system("donkey_car")
+NATIVE = SYSTEM.frame.native
+DT = 0.05
+RADIUS, SPEED = 2.0, 1.0
+
+
+def picture(path: Path, number: int, size: tuple[int, int] = NATIVE) -> None:
+    """A gradient that differs from record to record."""
+    rows = np.arange(size[0])[:, None, None] + np.zeros((*size, 3))
+    Image.fromarray(((rows + 3 * number) % 200 + 20).astype(np.uint8)).save(path, quality=90)
+
+
+def record(number: int, *, poses: bool = True, **changes: object) -> dict[str, object]:
+    """A record of a car that turns right, clockwise seen from above, on a circle."""
+    angle = SPEED / RADIUS * DT * number
+    position = {
+        "pos/pos_x": RADIUS * (1 - math.cos(angle)),
+        "pos/pos_z": RADIUS * math.sin(angle),
+        "pos/speed": SPEED,
+    }
+    return {
+        "cam/image_array": f"{number}_cam-image_array_.jpg",
+        "user/angle": 0.5,
+        "user/throttle": 0.25,
+        "user/mode": "user",
+        **(position if poses else {}),
+        **changes,
+    }
+
+
+def write_v1(folder: Path, count: int, **options: bool) -> Path:
+    folder.mkdir()
+    (folder / "meta.json").write_text(json.dumps({"inputs": [], "types": [], "start": 0}))
+    for i in range(count):
+        content = record(i, milliseconds=round(1000 * DT * i), **options)
+        (folder / f"record_{i}.json").write_text(json.dumps(content))
+        picture(folder / f"{i}_cam-image_array_.jpg", i)
+    return folder
+
+
+def write_v2(folder: Path, count: int, deleted: tuple[int, ...] = (), **options: bool) -> Path:
+    (folder / "images").mkdir(parents=True)
+    last = {"paths": ["catalog_0.catalog"], "current_index": count, "deleted_indexes": deleted}
+    manifest = [[], [], {}, {"created_at": 0}, last]
+    (folder / "manifest.json").write_text("\n".join(map(json.dumps, manifest)))
+    lines = []
+    for i in range(count):
+        extra = {"_index": i, "_session_id": "s", "_timestamp_ms": 10**12 + round(1000 * DT * i)}
+        lines.append(json.dumps(record(i, **extra, **options)))
+        picture(folder / "images" / f"{i}_cam-image_array_.jpg", i)
+    (folder / "catalog_0.catalog").write_text("\n".join(lines) + "\n")
+    (folder / "catalog_0.catalog_manifest").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(("write", "version"), [(write_v1, 1), (write_v2, 2)])
+def test_a_tub_becomes_a_data_set(tmp_path, write, version):
+    tub, out, report = write(tmp_path / "tub", 25), tmp_path / "out", Report()
+    assert tub_version(tub) == version
+    import_tub(tub, out, report, steps=11)
+    data = load_dataset(out)
+    assert data.frames.shape == (2, 12, *SYSTEM.frame.size, 3)
+    assert data.actions.shape == (2, 11, 2)
+    np.testing.assert_allclose(data.actions, np.broadcast_to([0.5, 0.25], (2, 11, 2)))
+    assert data.manifest["missing_states"] == []
+    assert report.dropped == {"drive too short, or rest of one, for a trajectory": 1}
+    x, y, theta, v = (
+        data.states[..., SYSTEM.state_names.index(n)] for n in ("x", "y", "theta", "v")
+    )
+    angle = SPEED / RADIUS * DT * np.arange(24).reshape(2, 12)
+    np.testing.assert_allclose(x, RADIUS * (1 - np.cos(angle)), atol=1e-5)
+    np.testing.assert_allclose(y, RADIUS * np.sin(angle), atol=1e-5)
+    np.testing.assert_allclose(theta, np.pi / 2 - angle, atol=0.01)
+    np.testing.assert_allclose(v, SPEED, atol=1e-6)
+    assert (np.diff(theta) < 0).all(), "positive steering turns right, which lowers theta"
+
+
+def test_the_same_import_again_changes_nothing(tmp_path):
+    tub, out = write_v2(tmp_path / "tub", 12), tmp_path / "out"
+    manifest = import_tub(tub, out, Report(), steps=5)
+    before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in out.iterdir()}
+    report = Report()
+    assert import_tub(tub, out, report, steps=5) == manifest
+    assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in out.iterdir()} == before
+    assert report.read == 0
+    with pytest.raises(ValueError, match="other options; choose another --out"):
+        import_tub(tub, out, Report(), steps=6)
+
+
+def test_a_damaged_import_is_repaired(tmp_path):
+    tub, out = write_v2(tmp_path / "tub", 12), tmp_path / "out"
+    import_tub(tub, out, Report(), steps=5)
+    whole = (out / "shard-00000.npz").read_bytes()
+    (out / "shard-00000.npz").write_bytes(whole[:100])
+    with pytest.raises(ValueError, match=r"sha256.*training\.import_donkey"):
+        load_dataset(out)
+    import_tub(tub, out, Report(), steps=5)
+    assert (out / "shard-00000.npz").read_bytes() == whole
+
+
+def test_without_poses_states_are_missing_and_said_to_be(tmp_path):
+    out = tmp_path / "out"
+    import_tub(write_v1(tmp_path / "tub", 12, poses=False), out, Report(), steps=5)
+    with pytest.raises(ValueError, match="holds no x, y, theta, v: the source had no such"):
+        load_dataset(out)
+    data = load_dataset(out, allow_missing_states=True)
+    assert data.manifest["missing_states"] == ["x", "y", "theta", "v"]
+    assert np.isnan(data.states[..., SYSTEM.estimated]).all()
+    assert data.frames.std() > 0
+
+
+def test_junk_costs_records_not_the_import(tmp_path):
+    tub = write_v2(tmp_path / "tub", 40, deleted=(3,))
+    images = tub / "images"
+    (images / "5_cam-image_array_.jpg").unlink()
+    path = images / "7_cam-image_array_.jpg"
+    path.write_bytes(path.read_bytes()[:300])
+    picture(images / "9_cam-image_array_.jpg", 9, (60, 80))
+    (images / "._11_cam-image_array_.jpg").write_bytes(b"\0")
+    (tub / "._catalog_0.catalog").write_bytes(b"\0\1")
+    lines = (tub / "catalog_0.catalog").read_text().splitlines()
+    lines[13] = lines[13][:40]
+    lines[15] = "[1, 2]"
+    lines[17] = lines[17].replace('"user/angle": 0.5', '"user/angle": null')
+    lines[19] = lines[19].replace("_timestamp_ms", "_time")
+    lines[21] = lines[21].replace('"user/angle": 0.5', '"user/angle": 1.7')
+    lines.insert(30, lines[29])
+    (tub / "catalog_0.catalog").write_text("\n".join(lines) + '\n{"_index": 40, "cam/im')
+    report = Report()
+    records = read_tub(tub, NATIVE, report)
+    assert report.dropped == {
+        "deleted by its owner": 1,
+        "picture is missing": 1,
+        "picture cannot be decoded": 1,
+        "picture is not 160 x 120 pixels": 1,
+        "cut-off or malformed JSON": 3,
+        "no steering or throttle": 1,
+        "no timestamp": 1,
+        "same index as an earlier record": 1,
+    }
+    assert report.read == 42 == len(records) + sum(report.dropped.values())
+    assert report.notes["commands beyond -1 to 1, clipped"] == 1
+    assert report.notes["files of other systems (._*), skipped"] == 2
+    assert records.actions.max() == 1.0
+
+
+def test_a_picture_outside_the_tub_is_not_opened(tmp_path):
+    tub = write_v1(tmp_path / "tub", 2)
+    picture(tmp_path / "secret.jpg", 9)
+    content = json.loads((tub / "record_1.json").read_text()) | {"cam/image_array": "../secret.jpg"}
+    (tub / "record_1.json").write_text(json.dumps(content))
+    report = Report()
+    assert len(read_tub(tub, NATIVE, report)) == 1
+    assert report.dropped == {"picture is missing": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({"user/mode": "user", "pilot/angle": -0.3, "pilot/throttle": 0.1}, (0.5, 0.25)),
+        ({"user/mode": "local", "pilot/angle": -0.3, "pilot/throttle": 0.1}, (-0.3, 0.1)),
+        ({"user/mode": "local_angle", "pilot/angle": -0.3, "pilot/throttle": 0.1}, (-0.3, 0.25)),
+        ({"user/mode": "local", "pilot/angle": 0.0, "pilot/throttle": 0.0}, (0.5, 0.25)),
+    ],
+)
+def test_the_command_that_acted_is_taken(tmp_path, changes, command):
+    tub = write_v1(tmp_path / "tub", 1)
+    content = json.loads((tub / "record_0.json").read_text()) | changes
+    (tub / "record_0.json").write_text(json.dumps(content))
+    np.testing.assert_allclose(read_tub(tub, NATIVE, Report()).actions, [command])
+
+
+def table(times: np.ndarray, positions: np.ndarray | None = None) -> Records:
+    n = len(times)
+    along = np.column_stack((SPEED * times, np.zeros(n)))
+    return Records(
+        times=times,
+        actions=np.zeros((n, 2)),
+        positions=along if positions is None else positions,
+        speeds=np.full(n, SPEED),
+        episodes=np.zeros(n, np.int64),
+    )
+
+
+def test_pauses_jumps_and_restarted_clocks_cut_a_drive():
+    times = np.concatenate((np.arange(10), np.arange(20, 30), np.arange(5))) * DT
+    records = table(times)
+    records.positions[14:] += 3.0
+    report = Report()
+    assert [len(d) for d in drives(records, 0.15, report)] == [10, 4, 6, 5]
+    assert report.splits == {
+        "pause of more than 0.15 s": 1,
+        "car was moved": 1,
+        "clock went backwards": 1,
+    }
+
+
+def test_a_loop_faster_than_the_telemetry_writes_repeats():
+    twice = np.repeat(np.arange(20), 2)
+    times = DT / 2 * np.arange(40)
+    records = table(times, np.column_stack((SPEED * DT * twice, 0.0 * twice)))
+    report = Report()
+    (trajectory,) = sample(records, SYSTEM, DT, 19, report)
+    assert report.dropped == {"same pose as the record before": 20}
+    np.testing.assert_allclose(np.diff(trajectory.records.times), DT)
+
+
+def test_records_denser_than_the_time_step_are_thinned_and_jitter_does_not_add_up():
+    jitter = np.random.default_rng(0).uniform(-0.004, 0.004, 200)
+    report = Report()
+    (trajectory,) = sample(table(np.arange(200) * DT / 2 + jitter), SYSTEM, DT, 99, report)
+    drift = trajectory.records.times - trajectory.records.times[0] - DT * np.arange(100)
+    assert abs(drift).max() <= DT / 2
+    assert report.dropped["between two time steps"] == 99
+
+
+def test_a_recording_at_another_rate_is_not_stretched():
+    assert sample(table(np.arange(100) * 0.1), SYSTEM, DT, 10, Report()) == []
+    assert len(sample(table(np.arange(100) * 0.1), SYSTEM, 0.1, 9, Report())) == 10
+
+
+def test_heading_and_speed_of_a_noisy_circle():
+    times = np.arange(100) * DT
+    angle = SPEED / RADIUS * times
+    noise = np.random.default_rng(1).normal(0, 0.002, (100, 2))
+    path = RADIUS * np.column_stack((np.cos(angle), np.sin(angle))) + noise
+    heading, speed = course(times, path)
+    error = np.angle(np.exp(1j * (heading - angle - np.pi / 2)))
+    assert abs(error[3:-3]).max() < 0.04
+    np.testing.assert_allclose(speed[3:-3], SPEED, atol=0.04)
+
+
+def test_no_later_record_influences_the_past():
+    times = np.arange(40) * DT
+    path = np.random.default_rng(2).normal(size=(40, 2))
+    later = path.copy()
+    later[21:] += 5.0
+    at = times[20:21]
+    for a, b in zip(
+        local_motion(times, path, at, 0.3, 0.0),
+        local_motion(times, later, at, 0.3, 0.0),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+HEADER = "Episode;Step;Time;Steering;Throttle;TargetSpeed;SpeedX;SpeedY;SpeedZ;PosX;PosY;PosZ\n"
+
+
+def row(i: int, steering: float = 0.5) -> str:
+    """Straight away from the camera's back, along -z."""
+    time = f"2020-10-22T18:21:{DT * i:09.6f}"
+    return f"1;{i};{time};{steering};0.2;0.5;0;0;-1;0.5;0;{-DT * i}\n"
+
+
+def test_telemetry_rows_axes_and_junk(tmp_path):
+    path = tmp_path / "drive.csv.gz"
+    junk = "1;5;2020-10-22T18:21:01;None;0.2;0.5;0;0;-1;0;0;0\n1;6;yesterday;0\n"
+    junk += "1;7;2020-10-22T18:21:01;nan;0.2;0.5;0;0;-1;0;0;0\n"
+    path.write_bytes(
+        gzip.compress((HEADER + "".join(map(row, range(9))) + row(9, 3.0) + junk).encode())
+    )
+    report = Report()
+    records = read_telemetry(path, report)
+    assert len(records) == 10
+    np.testing.assert_allclose(np.diff(records.times), DT, atol=1e-6)
+    np.testing.assert_allclose(records.positions[:, 1], DT * np.arange(10))
+    np.testing.assert_allclose(records.speeds, 1.0)
+    assert records.actions.max() == 1.0
+    heading, _ = course(records.times, records.positions)
+    np.testing.assert_allclose(heading, np.pi / 2)
+    assert report.read == 13
+    assert report.dropped == {
+        "row with a missing or malformed number": 2,
+        "row with a number that is not finite": 1,
+    }
+
+
+def test_a_cut_off_gzip_gives_its_beginning(tmp_path):
+    rng = np.random.default_rng(3)
+    text = HEADER + "".join(row(i, rng.uniform(-1, 1)) for i in range(900))
+    path = tmp_path / "drive.csv.gz"
+    path.write_bytes(gzip.compress(text.encode())[:-2000])
+    report = Report()
+    assert 0 < len(read_telemetry(path, report)) < 900
+    assert sum(report.notes.values()) == 1
+
+
+def test_the_command_recognises_what_it_gets(tmp_path, capsys):
+    main(write_v1(tmp_path / "tub", 12), tmp_path / "frames", steps=5)
+    assert "12 records read, 12 kept" in capsys.readouterr().err
+    main(tmp_path / "tub", tmp_path / "frames", steps=5)
+    assert "imported before" in capsys.readouterr().err
+    path = tmp_path / "drive.csv"
+    path.write_text(HEADER + "".join(map(row, range(9))))
+    main(path, tmp_path / "telemetry")
+    assert (tmp_path / "telemetry" / "telemetry.npz").exists()
+    assert json.loads((tmp_path / "telemetry" / "report.json").read_text())["records"] == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nothing", None, "does not exist; expected a tub's folder or a CSV file"),
+        ("notes.txt", "hello", "is not recognised; expected a folder with record_"),
+        ("drive.csv", "a;b\n1;2\n", "has no column 'Episode'"),
+        ("empty.csv", HEADER, "holds no usable row of 0"),
+        ("damaged.csv.gz", "not gzip", "cannot be read"),
+    ],
+)
+def test_bad_sources_are_explained(tmp_path, capsys, name, content, message):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SystemExit):
+        main(path, tmp_path / "out")
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_trajectory_says_why(tmp_path):
+    with pytest.raises(ValueError, match=r"no trajectory of 50 steps(.|\n)*too short.*: 12"):
+        import_tub(write_v1(tmp_path / "tub", 12), tmp_path / "out", Report())

@@ -1,0 +1,156 @@
+"""Import other people's Donkey Car data: ``python -m training.import_donkey PATH --out FOLDER``.
+
+PATH is a tub of version 1 or 2, which becomes a data set like those of ``training.collect``, or
+the telemetry of a real car as CSV, which has no pictures and becomes ``telemetry.npz`` for
+``python -m training.identify``. What was dropped, and why, is printed and kept in the manifest.
+The same command again changes nothing; after an interruption, it goes through.
+"""
+
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+
+from piwm_gym.systems import System, get_system
+from training.importers import Report, is_telemetry, read_telemetry, read_tub, tub_version
+from training.importers.sampling import sample
+from training.importers.telemetry import save_telemetry
+from training.importers.write import finished, write_dataset
+from training.shards import write_json
+
+SYSTEM = "donkey_car"
+TELEMETRY = "telemetry.npz"
+REPORT = "report.json"
+
+
+def import_tub(
+    path: Path,
+    out: Path,
+    report: Report,
+    *,
+    system: System | None = None,
+    dt: float | None = None,
+    steps: int = 50,
+    units_per_metre: float = 1.0,
+) -> Path:
+    """Make a data set of a tub.
+
+    Args:
+        path: Folder of the tub.
+        out: Folder of the data set.
+        report: Counts what is dropped; stays empty where the data set exists already.
+        system: Whose frames and states to make; default: the Donkey Car.
+        dt: Time step, s; default: the system's.
+        steps: Actions in a trajectory.
+        units_per_metre: Units of the recorded positions in a metre.
+
+    Returns:
+        Path of the manifest.
+
+    Raises:
+        ValueError: A bad option, nothing usable in the tub, or another data set in ``out``.
+    """
+    system = get_system(SYSTEM) if system is None else system
+    dt = system.dt if dt is None else dt
+    for name, value in (("dt", dt), ("steps", steps), ("units_per_metre", units_per_metre)):
+        if not value > 0:
+            raise ValueError(f"{name} is {value}; expected a positive number")
+    identity = {
+        "source": path.resolve().name,
+        "kind": f"tub v{tub_version(path)}",
+        "sha256": _fingerprint(path),
+        "dt": dt,
+        "steps": steps,
+        "units_per_metre": units_per_metre,
+    }
+    if finished(out, identity):
+        return out / "manifest.json"
+    records = read_tub(path, system.frame.native, report, units_per_metre)
+    if braking := int((records.actions[:, 1] < 0).sum()):
+        report.notes["braking or reverse (negative throttle), kept as no throttle"] += braking
+    trajectories = sample(records, system, dt, steps, report)
+    if not trajectories:
+        reasons = "\n".join(report.lines())
+        raise ValueError(
+            f"{path} gives no trajectory of {steps} steps of {dt} s; ask for fewer --steps, or for "
+            f"the --dt of the recording\n{reasons}"
+        )
+    command = (
+        f"python -m training.import_donkey {path} --out {{out}} --dt {dt} --steps {steps} "
+        f"--units-per-metre {units_per_metre}"
+    )
+    return write_dataset(trajectories, report, system, out, identity, command)
+
+
+def import_telemetry(path: Path, out: Path, report: Report) -> Path:
+    """Make ``telemetry.npz`` of a CSV file, with the report beside it.
+
+    Returns:
+        Path of the npz file.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    records = read_telemetry(path, report)
+    out.mkdir(parents=True, exist_ok=True)
+    save_telemetry(records, out / TELEMETRY)
+    write_json(out / REPORT, report.as_dict())
+    return out / TELEMETRY
+
+
+def _fingerprint(folder: Path) -> str:
+    """sha256 over the records' text and the pictures' names and sizes."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
+        if path.suffix in {".json", ".catalog"}:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def main(
+    path: tyro.conf.Positional[Path],
+    out: Path,
+    dt: float | None = None,
+    steps: int = 50,
+    units_per_metre: float = 1.0,
+) -> None:
+    """Import a Donkey tub (version 1 or 2), or a real car's telemetry as CSV.
+
+    Args:
+        path: Folder of a tub, or a .csv or .csv.gz file.
+        out: Folder for the result.
+        dt: Seconds between the frames of a trajectory; default: the system's.
+        steps: Actions in a trajectory.
+        units_per_metre: Of recorded positions: 1 for simulators since 2022, 8 for older ones.
+    """
+    console = Console(stderr=True)
+    report = Report()
+    try:
+        result = _import(path, out, report, dt=dt, steps=steps, units_per_metre=units_per_metre)
+    except (OSError, ValueError) as error:
+        console.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(2)
+    for line in report.lines() if report.read else ["imported before, nothing to do"]:
+        console.print(line, markup=False, soft_wrap=True, highlight=False)
+    console.print(str(result), markup=False, soft_wrap=True)
+
+
+def _import(path: Path, out: Path, report: Report, **options: Any) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; expected a tub's folder or a CSV file")
+    if is_telemetry(path) and path.suffix != ".npz":
+        return import_telemetry(path, out, report)
+    if path.is_dir() and tub_version(path) is not None:
+        return import_tub(path, out, report, **options)
+    raise ValueError(
+        f"{path} is not recognised; expected a folder with record_*.json (tub version 1) or "
+        "catalog_*.catalog (version 2), or a file that ends in .csv or .csv.gz"
+    )
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

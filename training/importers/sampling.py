@@ -1,0 +1,98 @@
+"""From records at their own times to trajectories of equal time steps."""
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+
+from piwm_gym.systems import System
+from training.importers.course import course
+from training.importers.records import Records, Report, drives, drop_repeats
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Records of one trajectory, and their states.
+
+    Attributes:
+        records: T+1 records, one time step apart to within half a step.
+        states: float64 (T+1, D); NaN where the source does not tell, 0 in derived dimensions.
+    """
+
+    records: Records
+    states: np.ndarray
+
+
+def sample(
+    records: Records, system: System, dt: float, steps: int, report: Report
+) -> list[Sampled]:
+    """Cut trajectories of exactly ``steps`` time steps, without overlap.
+
+    Pictures cannot be interpolated, so every time step takes the nearest record, at most half a
+    step away; where there is none, the trajectory ends. Each record keeps its own pose and
+    command, so that picture and state agree; only the time step is off by the jitter.
+
+    Args:
+        records: Everything of one source.
+        system: Whose states are made: ``x``, ``y``, ``theta`` and ``v``.
+        dt: Time step, s.
+        steps: Actions of a trajectory.
+        report: Counts what is dropped, and the cuts.
+    """
+    trajectories = []
+    for drive in drives(drop_repeats(records, report), 2 * dt, report):
+        states = _states(drive, system)
+        used = 0
+        for run in _runs(drive.times, dt):
+            usable = len(run) - len(run) % (steps + 1)
+            used += len(run)
+            report.drop("drive too short, or rest of one, for a trajectory", len(run) - usable)
+            for first in range(0, usable, steps + 1):
+                chosen = np.array(run[first : first + steps + 1])
+                part = states[chosen]
+                if drive.has_poses and not np.isfinite(part).all():
+                    report.drop("car never moves, so its heading is unknown", steps + 1)
+                else:
+                    trajectories.append(Sampled(drive.select(chosen), part))
+        report.drop("between two time steps", len(drive) - used)
+    return trajectories
+
+
+def _states(drive: Records, system: System) -> np.ndarray:
+    headings, speeds = course(drive.times, drive.positions) if drive.has_poses else (np.nan, np.nan)
+    known = {
+        "x": drive.positions[:, 0],
+        "y": drive.positions[:, 1],
+        "theta": headings,
+        "v": np.where(np.isfinite(drive.speeds), drive.speeds, speeds),
+    }
+    states = np.zeros((len(drive), len(system.variables)))
+    for i, variable in enumerate(system.variables):
+        if not variable.derived:
+            states[:, i] = known[variable.name]
+    return states
+
+
+def _runs(times: np.ndarray, dt: float) -> list[list[int]]:
+    """Indices of records at equal time steps; a new run starts wherever a step has none."""
+    moments = times.tolist()
+    runs, run = [], [0]
+    for _ in moments:
+        target = moments[run[0]] + len(run) * dt
+        after = bisect_left(moments, target)
+        near = min(
+            (i for i in (after - 1, after) if run[-1] < i < len(moments)),
+            key=lambda i: abs(moments[i] - target),
+            default=None,
+        )
+        if near is not None and abs(moments[near] - target) <= dt / 2:
+            run.append(near)
+            continue
+        runs.append(run)
+        if run[-1] + 1 >= len(moments):
+            break
+        run = [run[-1] + 1]
+    return runs
+
+
+__all__ = ["Sampled", "sample"]

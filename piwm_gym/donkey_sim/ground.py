@@ -67,7 +67,7 @@ def paint_ground(course: Course) -> NDArray[np.uint8]:
     angle = arc * (2 * np.pi / course.length)
     turned = np.arctan2(_enlarge(np.sin(angle)), _enlarge(np.cos(angle)))
     along = (turned % (2 * np.pi)) * (course.length / (2 * np.pi))
-    _paint_road(ground, course, lateral, along, rng)
+    _paint_road(ground, course, lateral, along.astype(np.float32), rng)
     _paint_shadows(ground, course)
     _fade(ground, _outer_colour(course))
     return np.clip(ground, 0, 255).astype(np.uint8)
@@ -82,7 +82,7 @@ def _enlarge(values: NDArray[np.floating]) -> Floats:
     )
 
 
-def _fields(course: Course, points: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fields(course: Course, points: NDArray[np.floating]) -> NDArray[np.floating]:
     centres, colours = fields(course)
     bend = 0.12 * np.sin(4.1 * points[..., ::-1]) + 0.06 * np.sin(9.7 * points[..., ::-1] + 1)
     squared = np.full(points.shape[:2], np.inf)
@@ -185,7 +185,9 @@ def paint_panorama(course: Course) -> NDArray[np.uint8]:
     return _walls(azimuth, elevation)
 
 
-def _wave(rng: np.random.Generator, azimuth: NDArray[np.float64], top: int) -> NDArray[np.float64]:
+def _wave(
+    rng: np.random.Generator, azimuth: NDArray[np.floating], top: int
+) -> NDArray[np.floating]:
     """A random periodic curve with mean 0 and standard deviation 1."""
     total = np.zeros_like(azimuth)
     for frequency in range(1, top):
@@ -195,7 +197,7 @@ def _wave(rng: np.random.Generator, azimuth: NDArray[np.float64], top: int) -> N
 
 
 def _landscape(
-    rng: np.random.Generator, azimuth: NDArray[np.float64], elevation: NDArray[np.float64]
+    rng: np.random.Generator, azimuth: NDArray[np.floating], elevation: NDArray[np.floating]
 ) -> NDArray[np.uint8]:
     high = np.clip(elevation / 0.55, 0, 1)[..., None]
     sun = np.exp(-(((azimuth - 1.0 + np.pi) % (2 * np.pi) - np.pi) ** 2) / 0.7)[None, :, None]
@@ -216,7 +218,7 @@ def _landscape(
     return np.clip(sky, 0, 255).astype(np.uint8)
 
 
-def _walls(azimuth: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.uint8]:
+def _walls(azimuth: NDArray[np.floating], elevation: NDArray[np.floating]) -> NDArray[np.uint8]:
     """Coloured panels with windows under a dark ceiling with lamps."""
     count = 18
     panel = (azimuth * count / (2 * np.pi)).astype(int)

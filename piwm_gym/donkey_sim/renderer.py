@@ -54,7 +54,7 @@ def build_world(course: Course) -> World:
         build_texture(course),
         np.concatenate([panorama, panorama], 1).reshape(-1),
         place_things(course),
-        pack(np.array(haze, np.uint8)),
+        np.uint64(pack(np.array(haze, np.uint8))),
     )
 
 

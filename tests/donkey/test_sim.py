@@ -139,15 +139,16 @@ def views(sim: Simulator, poses: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", COURSES)
 def test_no_two_places_look_alike(name):
-    """A coarse frame is nearest to those of its own place, also from a little aside."""
+    """A coarse frame is nearest to those of its own place, also from a little further on."""
     sim = Simulator(name)
     poses = np.column_stack([sim.course.path, sim.course.headings])
-    elsewhere = poses[::7] + np.array([0.04, -0.03, 0.05])
+    heading = poses[::7, 2]
+    ahead = np.stack([np.cos(heading), np.sin(heading), np.ones_like(heading)], 1)
+    elsewhere = poses[::7] + 0.05 * ahead
     known, asked = views(sim, poses), views(sim, elsewhere)
     nearest = np.argmin((known**2).sum(1) - 2 * asked @ known.T, axis=1)
     error = np.hypot(*(poses[nearest] - elsewhere)[:, :2].T)
-    assert np.median(error) < 0.1
-    assert np.mean(error < 1.0) > 0.97
+    assert error.max() < 0.3
 
 
 # The simulator

@@ -50,7 +50,7 @@ def _check_discrete(space: gym.spaces.Discrete, numbers: np.ndarray, expected: s
     if numbers.dtype.kind == "f" and not (numbers == np.floor(numbers)).all():
         bad = ~(numbers == np.floor(numbers))
     elif numbers.size == 0 or (numbers.min() >= first and numbers.max() <= last):
-        return numbers.astype(np.int64)
+        return np.require(numbers, np.int64, ["C", "W"])
     else:
         bad = (numbers < first) | (numbers > last)
     raise ValueError(

@@ -277,14 +277,14 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         if self.obs_type == "pixels":
             return wait(simulation.frames()[0])
         if self.obs_type == "state":
-            return wait(simulation.observation()[0])
-        frame, state = simulation.frames()[0], simulation.observation()[0]
+            return wait(simulation.observation(simulation.state)[0])
+        frame, state = simulation.frames()[0], simulation.observation(simulation.state)[0]
         return {"pixels": wait(frame), "state": wait(state)}
 
     def _info(self) -> dict[str, Any]:
         return {
             "state": wait(self.simulation.state[0]),
-            "in_distribution": bool(self.simulation.in_distribution()),
+            "in_distribution": bool(self.simulation.in_distribution(self.simulation.state)),
         }
 
     def _param_values(self) -> dict[str, float]:

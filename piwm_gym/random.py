@@ -98,7 +98,7 @@ class RandomStreams:
         positions = self.positions if rows is None else self.positions[rows]
         advance = _signed(count * GOLDEN)
         if rows is not None:
-            self.positions = self.positions.index_copy(0, rows, positions + advance)
+            self.positions.index_copy_(0, rows, positions + advance)
         elif mask is not None:
             self.positions = positions + advance * mask
         else:

@@ -1,4 +1,8 @@
-"""n imagined episodes of one world model, stepped together: what both environments share."""
+"""n imagined episodes of one world model, stepped together: what both environments share.
+
+States are (n, D) tensors whose columns are contiguous in memory, and no tensor is written to
+once it is made: a step leaves the ones before it as they were, to be looked at later or never.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +90,6 @@ class Simulation:
         self.params = SlotParams(model.params, num_slots, self.device, params, randomize)
         self.streams: RandomStreams | None = None
         self._frames: Tensor | None = None
-        self._inside: Tensor | None = None
         box = self.system.observation_space
         self._low = torch.from_numpy(box.low).to(self.device)
         self._high = torch.from_numpy(box.high).to(self.device)
@@ -129,22 +132,23 @@ class Simulation:
             self._allocate()
         state, scene = self._start(options)
         if scene is not None:
-            slots.put(self.scene, slots.take(scene))
+            self.scene = slots.put(self.scene, slots.take(scene))
         elif system.scene_variables:
-            slots.put(self.scene, system.scene(drawn))
-        if state is not None:
-            slots.put(self.state, slots.take(state))
+            self.scene = slots.put(self.scene, system.scene(drawn))
+        if state is None:
+            state = system.initial(initial, **self._scene(slots))
         else:
-            slots.put(self.state, system.initial(initial, **self._scene(slots)))
-        slots.clear(self.elapsed)
-        self.done = self.done & ~slots.mask  # not in place: the mask may be this very tensor
+            state = slots.take(state)
+        self.state = slots.put(self.state, state)
+        self.elapsed = slots.clear(self.elapsed)
+        self.done = self.done & ~slots.mask
         self._refresh(slots)
 
     def _allocate(self) -> None:
         n, device = self.num_slots, self.device
-        self.state = torch.zeros(n, len(self.system.variables), device=device)
+        self.state = torch.zeros(len(self.system.variables), n, device=device).t()
         self.scene = torch.zeros(n, len(self.system.scene_variables), device=device)
-        self.elapsed = torch.zeros(n, dtype=torch.int64, device=device)
+        self.elapsed = torch.zeros(n, dtype=torch.int32, device=device)
         self.done = torch.zeros(n, dtype=torch.bool, device=device)
 
     def _scene(self, slots: Slots | None = None) -> dict[str, Tensor]:
@@ -184,7 +188,7 @@ class Simulation:
         terminated = self.system.terminal(state, **scene)
         self.state = state
         self.elapsed = self.elapsed + 1
-        self._frames = self._inside = None
+        self._frames = None
         if self.max_episode_steps is None:
             truncated = torch.zeros_like(terminated)
         else:
@@ -193,27 +197,25 @@ class Simulation:
         return Outcome(reward, terminated, truncated)
 
     @torch.no_grad()
-    def observation(self) -> Tensor:
-        """(n, O) float32 state in the real environment's scaling, clipped to its space."""
-        return self.system.observation(self.state).clamp(self._low, self._high)
+    def observation(self, states: Tensor) -> Tensor:
+        """(m, O) float32 states in the real environment's scaling, clipped to its space; new."""
+        observed = self.system.observation(states)
+        return torch.minimum(torch.maximum(observed, self._low), self._high)
 
     @torch.no_grad()
-    def in_distribution(self) -> Tensor:
-        """(n,) whether the state lies in the range of the training labels; not to be modified."""
-        if self._inside is None:
-            self._inside = self.model.in_distribution(self.state)
-        return self._inside
+    def in_distribution(self, states: Tensor) -> Tensor:
+        """(m,) whether states lie in the range of the training labels."""
+        return self.model.in_distribution(states)
 
     def frames(self) -> Tensor:
         """(n, H, W, 3) uint8 imagined frames, decoded once per state; not to be modified."""
         if self._frames is None:
-            self._frames = self._decode(Slots.every(self.num_slots, self.device))
+            self._frames = self.decode(self.state, self.scene)
         return self._frames
 
     @torch.no_grad()
-    def _decode(self, slots: Slots) -> Tensor:
-        states = self.state if slots.all else self.state[slots.rows]
-        scenes = self.scene if slots.all else self.scene[slots.rows]
+    def decode(self, states: Tensor, scenes: Tensor) -> Tensor:
+        """(m, H, W, 3) uint8 frames of states in their scenes."""
         chunks = []
         for state, scene in zip(
             states.split(DECODE_CHUNK), scenes.split(DECODE_CHUNK), strict=True
@@ -223,15 +225,13 @@ class Simulation:
         return torch.cat(chunks)
 
     def _refresh(self, slots: Slots) -> None:
-        """Keep what was computed from the state up to date, for ``slots`` alone."""
-        if self._inside is not None:
-            slots.put(self._inside, self.model.in_distribution(slots.take(self.state)))
+        """Keep the frames up to date, if there are any: only those of ``slots`` are drawn."""
         if slots.all or self._frames is None:
             self._frames = None
         elif len(slots.rows):
-            frames = self._frames.clone()
-            frames[slots.rows] = self._decode(slots)
-            self._frames = frames
+            rows = slots.rows
+            drawn = self.decode(self.state[rows], self.scene[rows])
+            self._frames = self._frames.index_put((rows,), drawn)
 
     def snapshot(self) -> Snapshot:
         """Copy of everything that changes."""
@@ -263,7 +263,7 @@ class Simulation:
         self.scene = snapshot.scene.to(self.device, copy=True)
         self.streams = RandomStreams.at(snapshot.streams.to(self.device))
         self.params.restore(snapshot.params)
-        self._frames = self._inside = None
+        self._frames = None
 
 
 __all__ = ["DECODE_CHUNK", "Outcome", "Simulation", "Snapshot"]

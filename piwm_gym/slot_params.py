@@ -127,13 +127,15 @@ class SlotParams:
             before = frozenset() if slots.all else self._overridden
             self._overridden = before | (set(episode) - set(self._ranges))
             self._build(dict(values))
+        current = vars(self._current)
         for name in self._overridden:
-            slots.put(getattr(self._current, name), slots.take(self._base[name]))
+            current[name].copy_(slots.put(current[name], slots.take(self._base[name])))
         for column, (name, (low, high)) in enumerate(self._ranges.items()):
             low, high = slots.take(low), slots.take(high)
-            slots.put(getattr(self._current, name), low + uniforms[:, column] * (high - low))
+            drawn = low + uniforms[:, column] * (high - low)
+            current[name].copy_(slots.put(current[name], drawn))
         for name, value in episode.items():
-            slots.put(getattr(self._current, name), slots.take(value))
+            current[name].copy_(slots.put(current[name], slots.take(value)))
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Replace parameters now and for later episodes.

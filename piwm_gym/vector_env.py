@@ -1,6 +1,6 @@
 """Many imagined episodes at once: the Gymnasium vector environment of a world model."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from piwm_gym.actions import ActionReader
+from piwm_gym.lazy import LazyDict
 from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
@@ -22,6 +23,9 @@ from piwm_gym.systems import Params, unknown
 from piwm_gym.world_model import WorldModel
 
 OUTPUTS = ("numpy", "torch")
+
+Deferred = dict[str, Callable[[], Any]]
+"""Parts of an info, each computed when the user looks at it."""
 
 
 class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
@@ -36,7 +40,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
     (n, D) in SI units and ``in_distribution`` (n,) at every step, ``params`` (n,) by name at a
     reset and, where episodes may differ in their parameters, at the steps that start one;
     ``scene`` (n, S), for systems that have one, at a reset and at the steps that start an
-    episode.
+    episode. Each value is computed when it is looked at, so that the others cost nothing.
 
     With ``output="torch"`` all of it stays on the device, and no step waits for the device
     unless pixels are asked for. Then actions that lie on a GPU are checked with a delay, see
@@ -165,8 +169,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         slots = self._slots(read.mask)
         self._seed(seed, slots)
         self.simulation.begin(slots, read)
-        info = {**self._info(), **self._params_info(slots.mask), **self._scene_info(slots.mask)}
-        return self._observe(), info
+        shown = self._state_info(self.simulation.state)
+        shown |= self._params_info(slots.mask) | self._scene_info(slots.mask)
+        return self._observe(), LazyDict(shown)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Advance every slot by one time step.
@@ -187,25 +192,24 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             AutoresetMode.DISABLED: self._step_disabled,
         }[self.autoreset_mode]
         outcome, final, started = advance(action)
-        info = {**self._info(), **final}
+        shown = self._state_info(self.simulation.state) | final
         if started is not None:
-            info |= self._scene_info(started)
+            shown |= self._scene_info(started)
             if self.simulation.params.varies:
-                info |= self._params_info(started)
-        export = self._export
+                shown |= self._params_info(started)
         return (
             self._observe(),
-            export(outcome.reward),
-            export(outcome.terminated),
-            export(outcome.truncated),
-            info,
+            self._export(outcome.reward),
+            self._export(outcome.terminated),
+            self._export(outcome.truncated),
+            LazyDict(shown),
         )
 
     def render(self) -> tuple[np.ndarray, ...] | None:
         """The imagined frames, n times uint8 (H, W, 3); None without a render mode."""
         return tuple(wait(self.simulation.frames())) if self._may_render() else None
 
-    def _step_same(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
+    def _step_same(self, action: Tensor) -> tuple[Outcome, Deferred, Tensor | None]:
         outcome = self.simulation.step(action)
         slots = Slots(self.simulation.done)
         if self._nobody(slots):
@@ -214,7 +218,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         self.simulation.begin(slots)
         return outcome, final, slots.mask
 
-    def _step_next(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
+    def _step_next(self, action: Tensor) -> tuple[Outcome, Deferred, Tensor | None]:
         slots = Slots(self.simulation.done)
         if self._nobody(slots):
             return self.simulation.step(action), {}, None
@@ -226,7 +230,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         )
         return masked, {}, slots.mask
 
-    def _step_disabled(self, action: Tensor) -> tuple[Outcome, dict[str, Any], Tensor | None]:
+    def _step_disabled(self, action: Tensor) -> tuple[Outcome, Deferred, Tensor | None]:
         slots = Slots(self.simulation.done)
         if slots.by_index and len(slots.rows):
             raise gym.error.ResetNeeded(
@@ -265,62 +269,76 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         """Copy for the user: an array, or a tensor on the device."""
         return tensor.clone() if self.output == "torch" else wait(tensor)
 
-    def _observe(self) -> Any:
-        if self.obs_type == "pixels":
-            return self._export(self.simulation.frames())
-        state = self._export(self.simulation.observation())
-        if self.obs_type == "state":
-            return state
-        return {"pixels": self._export(self.simulation.frames()), "state": state}
+    def _give(self, tensor: Tensor) -> Any:
+        """A tensor that nothing else refers to, for the user."""
+        return tensor if self.output == "torch" else tensor.cpu().numpy()
 
-    def _info(self, mask: Tensor | None = None) -> dict[str, Any]:
+    def _observe(self) -> Any:
+        simulation = self.simulation
+        return self._observation(simulation.state, lambda: self._export(simulation.frames()))
+
+    def _observation(self, states: Tensor, frames: Callable[[], Any]) -> Any:
+        """What agents see of (m, D) states, for which ``frames`` makes frames if need be."""
+        if self.obs_type == "pixels":
+            return frames()
+        state = self._give(self.simulation.observation(states))
+        return state if self.obs_type == "state" else {"pixels": frames(), "state": state}
+
+    def _state_info(self, states: Tensor, mask: Tensor | None = None) -> Deferred:
         simulation, export = self.simulation, self._export
-        mask = torch.ones_like(simulation.done) if mask is None else mask
+        meant = (lambda: torch.ones_like(simulation.done)) if mask is None else lambda: mask
         return {
-            "state": export(simulation.state),
-            "_state": export(mask),
-            "in_distribution": export(simulation.in_distribution()),
-            "_in_distribution": export(mask),
+            "state": lambda: export(states),
+            "_state": lambda: export(meant()),
+            "in_distribution": lambda: self._give(simulation.in_distribution(states)),
+            "_in_distribution": lambda: export(meant()),
         }
 
-    def _params_info(self, mask: Tensor) -> dict[str, Any]:
+    def _params_info(self, mask: Tensor) -> Deferred:
         values = self.simulation.params.per_slot()
         return {
-            "params": {name: self._export(value) for name, value in values.items()},
-            "_params": self._export(mask),
+            "params": lambda: {name: self._give(value) for name, value in values.items()},
+            "_params": lambda: self._export(mask),
         }
 
-    def _scene_info(self, mask: Tensor) -> dict[str, Any]:
+    def _scene_info(self, mask: Tensor) -> Deferred:
+        scene = self.simulation.scene
         if not self.system.scene_variables:
             return {}
-        return {"scene": self._export(self.simulation.scene), "_scene": self._export(mask)}
+        return {"scene": lambda: self._export(scene), "_scene": lambda: self._export(mask)}
 
-    def _final(self, slots: Slots) -> dict[str, Any]:
+    def _final(self, slots: Slots) -> Deferred:
         """``final_obs`` and ``final_info`` of the episodes that have just ended."""
+        states, scenes = self.simulation.state, self.simulation.scene
         return {
-            "final_obs": self._final_obs(slots),
-            "_final_obs": self._export(slots.mask),
-            "final_info": self._info(slots.mask),
-            "_final_info": self._export(slots.mask),
+            "final_obs": lambda: self._final_obs(slots, states, scenes),
+            "_final_obs": lambda: self._export(slots.mask),
+            "final_info": lambda: LazyDict(self._state_info(states, slots.mask)),
+            "_final_info": lambda: self._export(slots.mask),
         }
 
-    def _final_obs(self, slots: Slots) -> Any:
-        batch = self._observe()
+    def _final_obs(self, slots: Slots, states: Tensor, scenes: Tensor) -> Any:
+        """Observations of states and scenes (n, ...), in some slots."""
         if self.output == "torch":
-            return batch
+            seen = self._seen(slots.take(states), slots.take(scenes))
+            return _map(seen, lambda v: slots.put(v.new_zeros(self.num_envs, *v.shape[1:]), v))
+        rows = slots.rows
+        seen = self._seen(states[rows], scenes[rows])
         final = np.full(self.num_envs, None, dtype=object)
-        rows = slots.rows.cpu().numpy()
-        for row, observation in zip(rows, _unbatch(batch, rows), strict=True):
-            final[row] = observation
+        for i, row in enumerate(rows.tolist()):
+            final[row] = _map(seen, lambda values, i=i: values[i].copy())
         return final
 
+    def _seen(self, states: Tensor, scenes: Tensor) -> Any:
+        """Observations of any (m, ...) states in their scenes."""
+        return self._observation(states, lambda: self._give(self.simulation.decode(states, scenes)))
 
-def _unbatch(batch: Any, rows: np.ndarray) -> Iterable[Any]:
-    """Copies of some slots' observations."""
-    if isinstance(batch, dict):
-        columns = [_unbatch(values, rows) for values in batch.values()]
-        return (dict(zip(batch, values, strict=True)) for values in zip(*columns, strict=True))
-    return batch[rows]
+
+def _map(observation: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to an observation, or to both parts of one."""
+    if isinstance(observation, dict):
+        return {key: function(value) for key, value in observation.items()}
+    return function(observation)
 
 
 def _count(name: str, value: Any) -> int:

@@ -23,6 +23,7 @@ from piwm_gym.systems.system import (
     Scalar,
     System,
     Variable,
+    columns,
     parameter,
 )
 
@@ -169,14 +170,13 @@ class CartPole(System):
         inertia = params.length * (4.0 / 3.0 - params.masspole * cos**2 / params.total_mass)
         theta_acc = (params.gravity * sin - cos * temp) / inertia
         x_acc = temp - params.polemass_length * theta_acc * cos / params.total_mass
-        return torch.stack(
+        return columns(
             (
                 x + params.tau * x_dot,
                 x_dot + params.tau * x_acc,
                 theta + params.tau * theta_dot,
                 theta_dot + params.tau * theta_acc,
-            ),
-            dim=-1,
+            )
         )
 
     def reward(
@@ -208,6 +208,4 @@ class CartPole(System):
         velocity.
         """
         velocity = (end - start) / elapsed
-        return torch.stack(
-            (start[..., 0], velocity[..., 0], start[..., 1], velocity[..., 1]), dim=-1
-        )
+        return columns((start[..., 0], velocity[..., 0], start[..., 1], velocity[..., 1]))

@@ -30,6 +30,7 @@ from piwm_gym.systems.system import (
     Scalar,
     System,
     Variable,
+    columns,
     constant,
     parameter,
 )
@@ -226,7 +227,7 @@ class LunarLander(System):
         y, slope_y, y_dot, slope_y_dot = _INITIAL_Y
         zero = torch.zeros_like(x)
         moving = (x, y + slope_y * force_y, x_dot, y_dot + slope_y_dot * force_y, theta, theta_dot)
-        return torch.stack((*moving, zero, zero, zero, zero), dim=-1)
+        return columns((*moving, zero, zero, zero, zero))
 
     def scene(self, uniforms: Float[Tensor, "B 12"]) -> Float[Tensor, "B 11"]:
         """Terrain of LunarLander-v3: random heights, a flat pad, a moving average over three."""
@@ -295,8 +296,8 @@ class LunarLander(System):
             rest_time = torch.where(slow & ((right + left) > 0), rest_time + self.dt, 0.0)
             hit = lunar_ground.hull_gap(scene, pose) < 0
             crashed = torch.where(hit, 1.0, crashed)
-        return torch.stack(
-            (pose.x, pose.y, x_dot, y_dot, angle, omega, right, left, rest_time, crashed), dim=-1
+        return columns(
+            (pose.x, pose.y, x_dot, y_dot, angle, omega, right, left, rest_time, crashed)
         )
 
     def _fire(
@@ -409,7 +410,7 @@ class LunarLander(System):
         x_dot = (x - x0 - CENTRE_OF_MASS * (sin - theta0.sin())) / self.dt - OFFSET * omega * cos
         y_dot = (y - y0 + CENTRE_OF_MASS * (cos - theta0.cos())) / self.dt - OFFSET * omega * sin
         zero = torch.zeros_like(x)
-        return torch.stack((x, y, x_dot, y_dot, theta, omega, zero, zero, zero, zero), dim=-1)
+        return columns((x, y, x_dot, y_dot, theta, omega, zero, zero, zero, zero))
 
     def from_configurations(
         self,
@@ -421,7 +422,7 @@ class LunarLander(System):
         velocity = (end - start) / elapsed
         zero = torch.zeros_like(start[..., 0])
         (x, y, theta), (x_dot, y_dot, theta_dot) = start.unbind(-1), velocity.unbind(-1)
-        return torch.stack((x, y, x_dot, y_dot, theta, theta_dot, zero, zero, zero, zero), dim=-1)
+        return columns((x, y, x_dot, y_dot, theta, theta_dot, zero, zero, zero, zero))
 
 
 def from_observation(observation: np.ndarray) -> np.ndarray:

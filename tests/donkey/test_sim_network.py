@@ -319,6 +319,21 @@ def test_cut_segments_and_decimal_commas(serving, clock):
 # Processes
 
 
+def test_the_simulator_is_light():
+    code = (
+        "import sys, piwm_gym.donkey_sim.__main__;"
+        "print([m for m in ('torch', 'gym', 'gym_donkeycar', 'asyncore') if m in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == "[]"
+
+
 def test_arguments_round_trip():
     import tyro
 

@@ -1,7 +1,8 @@
 """Ways to a simulator: one that runs already, or the embedded one in a process of its own."""
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from piwm_gym.donkey_client.backend import Backend, Peer, choose_backend, connect
@@ -20,14 +21,18 @@ class Connection:
         session: The conversation.
         backend: The connection under it.
         process: To be closed after the session; None for a simulator of someone else.
+        owner: Id of the process that opened it; forked children leave it alone.
     """
 
     session: Session
     backend: Backend
     process: Any = None
+    owner: int = field(default_factory=os.getpid)
 
     def close(self) -> None:
         """Close the connection and end the process."""
+        if os.getpid() != self.owner:
+            return
         try:
             self.session.close()
         finally:

@@ -110,6 +110,7 @@ class LegacyBackend(Backend):
                 f"cannot listen on {host}:{port} for a simulator to dial in ({error}); expected "
                 "a free port of this machine: end what uses it or choose another one"
             ) from error
+        server.log_info = self._note
         self._loop.adopt(server)
         self._loop.watch(self._check)
         return server

@@ -5,6 +5,7 @@ sockets; two environments in one process then break each other. Here every socke
 private table and one daemon thread, and everything that touches a socket runs in that thread.
 """
 
+import logging
 import os
 import socket
 import threading
@@ -19,6 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # gone in Python 3.12: pyasyncore
     import asyncore
 
+_log = logging.getLogger(__name__)
 TICK = 0.5
 """Longest wait for a socket, s; a call from another thread ends it at once."""
 
@@ -90,9 +92,17 @@ class Loop:
         while True:
             asyncore.loop(timeout=TICK, use_poll=True, map=self._channels, count=1)
             while self._calls:
-                self._calls.popleft()()
+                _shielded(self._calls.popleft())
             for watcher in tuple(self._watchers):
-                watcher()
+                _shielded(watcher)
+
+
+def _shielded(function: Callable[[], None]) -> None:
+    """Call a function whose failure must not end the thread, on which others rely."""
+    try:
+        function()
+    except Exception:
+        _log.exception("a task of the Donkey Car client failed")
 
 
 _loops: dict[int, Loop] = {}

@@ -1,5 +1,7 @@
 """The environment against a fake simulator, through the real package."""
 
+import gc
+import multiprocessing
 import socket
 import subprocess
 import sys
@@ -284,6 +286,29 @@ def test_nothing_returned_shares_memory() -> None:
         assert not np.shares_memory(first, drawn)
         first[:] = 0
         assert env.render().any()
+        env.close()
+
+
+def test_a_forked_child_has_connections_of_its_own() -> None:
+    with FakeSimulator() as first, FakeSimulator() as second:
+        env = connect(first)
+        env.reset()
+
+        def child() -> None:
+            nonlocal env
+            other = connect(second)
+            other.reset()
+            *_, info = other.step(action())
+            del env  # its connection is the parent's
+            gc.collect()
+            sys.exit(0 if info["speed"] == 0.5 else 1)
+
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join(20)
+        assert process.exitcode == 0
+        *_, info = env.step(action())
+        assert info["speed"] == 0.5
         env.close()
 
 

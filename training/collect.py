@@ -84,6 +84,7 @@ class Settings:
         """JSON description; two data sets with the same one hold the same trajectories."""
         system = get_system(self.system)
         scene = {"scene_names": [v.name for v in system.scene_variables]}
+        asset = {} if system.asset is None else {"asset": system.asset.tolist()}
         return {
             "schema": SCHEMA,
             **dataclasses.asdict(self),
@@ -91,6 +92,7 @@ class Settings:
             "state_names": list(system.state_names),
             "state_units": [v.unit for v in system.variables],
             **(scene if system.scene_variables else {}),
+            **asset,
             "resizer": RESIZER,
             "frame": json.loads(json.dumps(dataclasses.asdict(system.frame))),
         }

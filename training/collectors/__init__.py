@@ -3,11 +3,13 @@
 from piwm_gym.systems import unknown
 from training.collectors.cartpole import CartPoleCollector
 from training.collectors.collector import Collector, Trajectory
+from training.collectors.donkey_car import DonkeyCarCollector
 from training.collectors.lunar_lander import LunarLanderCollector
 
 COLLECTORS: dict[str, type[Collector]] = {
     "cartpole": CartPoleCollector,
     "lunar_lander": LunarLanderCollector,
+    "donkey_car": DonkeyCarCollector,
 }
 
 
@@ -26,6 +28,7 @@ __all__ = [
     "COLLECTORS",
     "CartPoleCollector",
     "Collector",
+    "DonkeyCarCollector",
     "LunarLanderCollector",
     "Trajectory",
     "get_collector",

@@ -117,7 +117,8 @@ def real_episode(
             does: Lunar Lander's episodes begin above the picture.
     """
     frame, info = real.reset(seed=seed)
-    frames, states, actions = [frame], [info["state"]], []
+    frames, states = [frame], [info["state"]]
+    actions: list[Any] = []
     scene = info.get("scene")
     waited, seen = 0, in_view(info["state"])
     while len(actions) < steps:

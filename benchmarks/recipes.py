@@ -90,6 +90,20 @@ RECIPES = {
             eval_episodes=100,
         ),
     },
+    "donkey_car": {
+        "state": Recipe(
+            "state",
+            steps=1_000_000,
+            num_envs=128,
+            rollout=64,
+            batch_size=2048,
+            epochs=8,
+            learning_rate=1e-3,
+            gamma=0.98,
+            eval_every=10,
+            eval_episodes=20,
+        ),
+    },
 }
 """By system and policy."""
 

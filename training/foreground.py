@@ -3,9 +3,10 @@
 What a frame is about fills little of it. The *foreground* is where that is seen: reconstruction
 weighs it more, and the foreground error looks nowhere else. What makes it differs by system: in
 Cart Pole whatever differs from the median frame, in Lunar Lander, where each episode has another
-terrain, what has the colours of lander and flags.
+terrain, what has the colours of lander and flags; where the camera itself drives, everything.
 """
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -61,14 +62,28 @@ class Coloured(Foreground):
         return (frames[:, 1:2] - frames[:, 2:3]).abs() > THRESHOLD
 
 
+class Everything(Foreground):
+    """All of the frame: a camera that drives along sees nothing stay where it is."""
+
+    weight = 0.0
+
+    def forward(self, frames: Float[Tensor, "B 3 H W"]) -> Bool[Tensor, "B 1 H W"]:
+        """All pixels."""
+        return torch.ones_like(frames[:, :1], dtype=torch.bool)
+
+
 def foreground_of(system: System, sample: Float[Tensor, "M 3 H W"]) -> Foreground:
     """The foreground of a system.
 
     Args:
-        system: A scene differs between episodes, so only systems without one have a median frame.
+        system: A scene differs between episodes, so only systems without one have a median frame;
+            and only those whose camera stands still: it is the place around a driving one that
+            is an asset.
         sample: Some frames in [0, 1].
     """
+    if system.asset is not None:
+        return Everything()
     return Coloured() if system.scene_variables else Moving(sample)
 
 
-__all__ = ["Coloured", "Foreground", "Moving", "foreground_of"]
+__all__ = ["Coloured", "Everything", "Foreground", "Moving", "foreground_of"]

@@ -1,0 +1,207 @@
+"""A driver trained in the world model alone, driving the simulator through the real client.
+
+    python -m benchmarks.driving                       # three seeds, ten laps each
+    python -m benchmarks.driving --seeds 0 --laps 2
+
+PPO on imagined states learns in the model; then it drives a Donkey Car simulator, by default the
+embedded one in a process of its own, through the unchanged ``gym-donkeycar``: once with the true
+state of the telemetry, once with states estimated from the frames. A drive ends after so many
+laps, or further than 1 m from the path. Writes ``assets/results/donkey_car-driving.csv``.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from rich.console import Console
+
+import piwm_gym
+from benchmarks.agents import Trained, World, train
+from benchmarks.control import choose_recipe
+from benchmarks.tables import print_rows, update_csv
+from piwm_gym.checkpoint import CheckpointError
+from piwm_gym.models.estimation import shooting
+from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.systems import DonkeyCar
+from piwm_gym.world_model import WorldModel
+
+ENV_ID = "PIWM-DonkeyCar-v0"
+WINDOW = 10
+"""Frames from which a state is estimated."""
+LAPS = {"true state": 10, "state from frames": 5}
+KEYS = ("variant", "uncertainty", "observations", "seed")
+STEPS_PER_LAP = 1_000
+"""A lap takes 300 to 500 steps; one that takes more is not going to end."""
+
+
+@dataclass(frozen=True)
+class Drive:
+    """What one drive was like.
+
+    Attributes:
+        laps: Driven, a fraction.
+        left_the_track: Whether it ended further than 1 m from the path.
+        speed: Mean, m/s.
+        cte: Absolute distance from the path at every step, m.
+        position_error: Distance of the estimated from the true place at every step, m.
+    """
+
+    laps: float
+    left_the_track: bool
+    speed: float
+    cte: np.ndarray
+    position_error: np.ndarray
+
+
+class FromFrames:
+    """States estimated from the frames and the actions between them, nothing else.
+
+    Every frame is encoded once. The first shows no velocity; the car is known to start at rest.
+
+    Args:
+        model: Reads the frames and explains their motion.
+    """
+
+    def __init__(self, model: WorldModel) -> None:
+        self._model = model
+        self._configurations: list[torch.Tensor] = []
+        self._actions: list[np.ndarray] = []
+
+    @torch.no_grad()
+    def __call__(self, frame: np.ndarray, action: np.ndarray | None) -> torch.Tensor:
+        """(D,) state at a frame, uint8 (H, W, 3); ``action`` led to it."""
+        model, system = self._model, self._model.system
+        newest = model.encode_frames(torch.from_numpy(frame)[None])
+        self._configurations = [*self._configurations, newest][-WINDOW:]
+        if action is None:
+            return system.from_configurations(newest, newest, system.dt)[0]
+        self._actions = [*self._actions, action][1 - WINDOW :]
+        window = torch.stack(self._configurations, dim=1)
+        actions = torch.from_numpy(np.stack(self._actions))[None]
+        return shooting(system, window, actions, model.params)[0]
+
+
+def drive(agent: Any, model: WorldModel | None, laps: int, seed: int, **simulator: Any) -> Drive:
+    """Let an agent drive until it has the laps or leaves the track.
+
+    Args:
+        agent: Of Stable-Baselines3, trained on states.
+        model: Estimates the states; None for the telemetry's.
+        laps: When it is enough.
+        seed: Of the embedded simulator's bumps.
+        **simulator: For :func:`piwm_gym.make_real`: host and port of another simulator.
+    """
+    simulator = simulator or {"seed": seed}
+    real = piwm_gym.make_real(
+        ENV_ID, obs_type="state", render_mode="rgb_array", max_episode_steps=-1, **simulator
+    )
+    try:
+        return _drive(agent, real, None if model is None else FromFrames(model), laps, seed)
+    finally:
+        real.close()
+
+
+def _drive(agent: Any, real: gym.Env, estimate: FromFrames | None, laps: int, seed: int) -> Drive:
+    system = DonkeyCar()
+    obs, info = real.reset(seed=seed)
+    action, terminated = None, False
+    speeds: list[float] = []
+    ctes: list[float] = []
+    errors: list[float] = []
+    done = 0.0
+    while done < laps and not terminated and len(speeds) < laps * STEPS_PER_LAP:
+        if estimate is not None:
+            state = estimate(np.asarray(real.render()), action)
+            errors.append(float(np.hypot(*(state[:2].numpy() - info["state"][:2]))))
+            obs = system.observation(state).numpy()
+        action, _ = agent.predict(obs, deterministic=True)
+        obs, _, terminated, _, info = real.step(action)
+        speeds.append(float(info["state"][3]))
+        ctes.append(abs(float(info["cte"])))
+        done = float(system.laps(torch.from_numpy(info["state"])))
+    return Drive(done, terminated, float(np.mean(speeds)), np.array(ctes), np.array(errors))
+
+
+def rows(
+    world: World, seed: int, trained: Trained, laps: dict[str, int], **simulator: Any
+) -> list[dict[str, Any]]:
+    """Scores of one agent, one row for each way to observe the car."""
+    result = []
+    for observations, wanted in laps.items():
+        model = world.model() if observations == "state from frames" else None
+        driven = drive(trained.agent, model, wanted, seed, **simulator)
+        errors = driven.position_error
+        result.append(
+            {
+                "variant": world.variant,
+                "uncertainty": f"{world.uncertainty:g}",
+                "observations": observations,
+                "seed": seed,
+                "training_steps": trained.steps,
+                "training_seconds": round(trained.seconds),
+                "imagined_return_mean": float(np.mean(trained.imagined)),
+                "laps_wanted": wanted,
+                "laps": driven.laps,
+                "left_the_track": driven.left_the_track,
+                "mean_speed": driven.speed,
+                "mean_cte": float(driven.cte.mean()),
+                "largest_cte": float(driven.cte.max()),
+                "position_rmse": float(np.sqrt((errors**2).mean())) if len(errors) else 0.0,
+            }
+        )
+    return result
+
+
+def main(
+    variant: str = DEFAULT_VARIANT,
+    checkpoint: str | None = None,
+    uncertainty: float = 0.0,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    steps: int | None = None,
+    num_envs: int | None = None,
+    laps: int | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    out: Path = Path("assets/results/donkey_car-driving.csv"),
+) -> None:
+    """Train and let drive.
+
+    Args:
+        variant: Which world model.
+        checkpoint: A file instead of the shipped weights.
+        uncertainty: Draw the learned parameters per episode of training, within this fraction.
+        seeds: One agent is trained for each.
+        steps: Imagined steps of training, instead of the recipe's.
+        num_envs: Imagined environments, instead of the recipe's.
+        laps: Laps to drive, instead of ten with true and five with estimated states.
+        host: Host of a running simulator; default: the embedded one is started.
+        port: Its port.
+        out: CSV file; rows about the same model, observations and seed are replaced.
+    """
+    torch.set_num_threads(1)
+    world = World(ENV_ID, variant, checkpoint, uncertainty)
+    wanted = LAPS if laps is None else dict.fromkeys(LAPS, laps)
+    given = {"host": host, "port": port}
+    simulator = {name: value for name, value in given.items() if value is not None}
+    try:
+        recipe = choose_recipe("donkey_car", "state", steps, num_envs)
+        for seed in seeds:
+            trained = train(recipe, world, seed, recipe.eval_episodes)
+            scored = rows(world, seed, trained, wanted, **simulator)
+            print_rows(scored, tuple(scored[0])[2:], f"PPO on imagined states, seed {seed}")
+            update_csv(out, scored, KEYS)
+    except (ValueError, CheckpointError) as error:
+        Console(stderr=True).print(str(error), markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
+
+
+__all__ = ["LAPS", "Drive", "FromFrames", "drive", "main", "rows"]

@@ -1,5 +1,6 @@
 """A physically interpretable world model: an autoencoder, learned dynamics, an estimator."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -302,5 +303,5 @@ class WorldModel(nn.Module):
 def _row(name: str, unit: str, value: float | Tensor, reference: float | Tensor) -> ParamRow:
     """Row of the parameter table; what depends on a learned quantity is a tensor."""
     number, true = float(value), float(reference)
-    error = abs(number - true) / true
+    error = abs(number - true) / true if true else math.inf if number else 0.0
     return ParamRow(name, unit, number, true, error, isinstance(value, Tensor))

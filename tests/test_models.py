@@ -13,12 +13,12 @@ from piwm_gym.models.physical import READERS, ConfigurationEmbedding, Transforme
 from piwm_gym.models.quantizer import VectorQuantizer, physical_grid
 from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
 from piwm_gym.models.vision import VisionConfig, to_float, to_uint8
-from piwm_gym.systems import CartPole, LunarLander, System
+from piwm_gym.systems import CartPole, DonkeyCar, LunarLander, System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 from training.config import preset
 
 SYSTEM = CartPole()
-SYSTEMS = {system.name: system for system in (SYSTEM, LunarLander())}
+SYSTEMS = {system.name: system for system in (SYSTEM, LunarLander(), DonkeyCar())}
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,12 @@ def test_every_variant_encodes_and_decodes(variant: str, size: str, system: Syst
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_frame_depends_on_every_number_of_the_configuration(variant: str, system: System) -> None:
     autoencoder = build_autoencoder(preset("debug", variant).autoencoder, system).eval()
-    normalized = torch.rand(2, len(system.configuration)) - 0.5
-    configuration = autoencoder.denormalize(normalized).requires_grad_()
-    torch.testing.assert_close(autoencoder.normalize(configuration), normalized)
+    inside = torch.rand(2, len(system.configuration)) - 0.5
+    configuration = autoencoder.centre + autoencoder.half_range * inside
+    features = autoencoder.normalize(configuration)
+    assert features.shape == (2, autoencoder.num_features)
+    torch.testing.assert_close(autoencoder.denormalize(features), configuration)
+    configuration.requires_grad_()
     frames = autoencoder.decode(configuration)
     (gradient,) = torch.autograd.grad((frames * torch.randn_like(frames)).sum(), configuration)
     assert torch.isfinite(gradient).all()

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -44,7 +45,7 @@ def wrap_angle(angle: Tensor) -> Tensor:
 
 
 class Track:
-    """Lookup tables of a closed polyline, on its device and in its precision.
+    """Lookup tables of a closed polyline; float64 on the CPU, :meth:`to` for others.
 
     Each cell of a grid lists the segments nearest to it, so that a projection looks at a few
     segments instead of all of them. It is exact up to about four fifths of a turn's radius; close
@@ -79,26 +80,25 @@ class Track:
         self._shape = (rows, columns)
         y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
         centres = low + CELL * (torch.stack((x, y), dim=-1).flatten(0, 1) + 0.5)
-        nearest = _candidates(centres, points, edges)
-
-        def keep(table: Tensor) -> Tensor:
-            return table.to(path.device, path.dtype)
-
-        segments = torch.cat((points, edges, edges.square().sum(1, keepdim=True)), dim=1)
+        self._nearest = _candidates(centres, points, edges)
+        self._segments = torch.cat((points, edges, edges.square().sum(1, keepdim=True)), dim=1)
         turns = wrap_angle(headings.roll(-1) - headings)
         bends = curvatures.roll(-1) - curvatures
-        self._segments = keep(segments)
-        self._course = keep(torch.stack((headings, turns, curvatures, bends), dim=1))
-        self._low = keep(low)
-        self.spawn = keep(torch.cat((points[0], headings[:1])))
-        self._nearest = nearest.to(path.device)
-        self._stations = keep(torch.zeros(len(centres), 3))
-        self._stations = self._tabulate_stations(keep(centres))
-
-    def _tabulate_stations(self, centres: Float[Tensor, "N 2"]) -> Float[Tensor, "N 3"]:
-        """Arc length and direction of the path at the nearest point of each cell's centre."""
+        self._course = torch.stack((headings, turns, curvatures, bends), dim=1)
+        self._low = low
+        self.spawn = torch.cat((points[0], headings[:1]))
         place = self.project(centres)
-        return torch.stack((place.arc, place.heading.cos(), place.heading.sin()), dim=1)
+        self._glances = torch.stack(
+            (place.arc, place.cte, place.heading.cos(), place.heading.sin()), dim=1
+        )
+
+    def to(self, like: Tensor) -> "Track":
+        """The same track on the device and in the precision of a tensor."""
+        track = copy(self)
+        for name in ("spawn", "_segments", "_course", "_low", "_glances"):
+            setattr(track, name, getattr(self, name).to(like))
+        track._nearest = self._nearest.to(like.device)
+        return track
 
     @staticmethod
     def check(path: Tensor) -> None:
@@ -166,24 +166,30 @@ class Track:
         return place[:, 1].clamp(max=rows - 1) * columns + place[:, 0].clamp(max=columns - 1)
 
     @torch.no_grad()
-    def station(self, xy: Float[Tensor, "*B 2"]) -> Float[Tensor, "*B"]:
-        """Arc length of the nearest point, m, quickly: right to a few per cent of the cte.
+    def glance(self, xy: Float[Tensor, "*B 2"]) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"]]:
+        """Arc length of the nearest point and cross-track error, m, quickly.
 
-        Its errors do not add up: differences of it along a drive count laps.
+        Both are interpolated from the nearest cell's centre: the arc length is right to a few
+        centimetres, the cross-track error to millimetres. Without gradient.
         """
         flat = xy.reshape(-1, 2)
         cell = self._cell(flat)
-        arc, cos, sin = self._stations[cell].unbind(1)
+        arc, cte, cos, sin = self._glances[cell].unbind(1)
         columns = self._shape[1]
         x = flat[:, 0] - (self._low[0] + CELL * (cell % columns + 0.5))
         y = flat[:, 1] - (self._low[1] + CELL * (cell // columns + 0.5))
-        return (arc + (x * cos + y * sin).clamp(-CELL, CELL)).reshape(xy.shape[:-1])
+        x, y = x.clamp(-CELL, CELL), y.clamp(-CELL, CELL)
+        shape = xy.shape[:-1]
+        return (arc + x * cos + y * sin).reshape(shape), (cte + x * sin - y * cos).reshape(shape)
 
     def driven(
-        self, before: Float[Tensor, "*B 2"], after: Float[Tensor, "*B 2"]
+        self, before: Float[Tensor, "*B"], after: Float[Tensor, "*B"]
     ) -> Float[Tensor, "*B"]:
-        """Arc length along the path from one point to another, m, the shorter way round."""
-        apart = self.station(after) - self.station(before)
+        """Way along the path from one arc length to another, m, the shorter way round.
+
+        Errors of :meth:`glance` do not add up along a drive: it counts laps.
+        """
+        apart = after - before
         return apart - self.length * torch.round(apart / self.length)
 
     def ahead(self, arc: Float[Tensor, "*B"], distances: Sequence[float]) -> Float[Tensor, "*B K"]:
@@ -205,15 +211,14 @@ class Track:
 def _candidates(
     centres: Float[Tensor, "N 2"], points: Float[Tensor, "M 2"], edges: Float[Tensor, "M 2"]
 ) -> Int[Tensor, "N C"]:
-    """Segments nearest to each cell's centre, the nearest first."""
-    squared = edges.square().sum(1)
-    ordered = []
-    for part in centres.split(CHUNK):
-        away = part[:, None] - points
-        share = ((away * edges).sum(2) / squared).clamp(0, 1)
-        distance = (away - share[..., None] * edges).square().sum(2)
-        ordered.append(distance.topk(CANDIDATES, largest=False).indices.int())
-    return torch.cat(ordered)
+    """Segments nearest to each cell's centre, by their middles."""
+    middles = (points + edges / 2).float()
+    return torch.cat(
+        [
+            torch.cdist(part, middles).topk(CANDIDATES, largest=False, sorted=False).indices.int()
+            for part in centres.float().split(CHUNK)
+        ]
+    )
 
 
 __all__ = ["Place", "Track", "wrap_angle"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import torch
 import tyro
 from rich.console import Console
@@ -30,6 +31,7 @@ from training.metrics import (
     decoding,
     estimate,
     forecast_errors,
+    misplaced_percent,
     of_configuration,
     of_state,
     rmse,
@@ -68,6 +70,8 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     model = subject.model
     system = model.system
     single = of_configuration(system, single_frame_rmse(model, test))
+    if system.asset is not None:
+        single["misplaced_percent"] = misplaced_percent(model, test)
     rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]
     truth = test.futures[:, 0]
     for init, window in ESTIMATIONS:
@@ -137,7 +141,8 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
     states, frames, truth = test.states[::2], test.frames[::2], test.configurations[::2]
     scenes = truth[:, len(system.visible) :]
     own = decoding(model, test)
-    read, real = [], []
+    read: list[Tensor] = []
+    real: list[Tensor] = []
     for part in torch.arange(len(states)).split(CHUNK):
         decoded = decode(model, states[part], scenes[part])
         for errors, shown in ((read, decoded), (real, to_float(frames[part]))):
@@ -154,23 +159,31 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
 
 @torch.no_grad()
 def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Rows:
-    """Paper's Table 2: the pixel controller on frames and on their reconstructions."""
+    """Paper's Table 2: the pixel controller on frames and on their reconstructions.
+
+    Discrete actions agree or not; of continuous ones, the root mean squared difference.
+    """
     model = subject.model
-    same = []
+    discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
+    parts = []
     for frames in test.frames.split(CHUNK):
         real = to_float(frames)
         reconstructed = model.autoencoder.decode(model.autoencoder.encode(real)).clamp(0, 1)
-        same.append(controller(real).argmax(-1) == controller(reconstructed).argmax(-1))
-    agree = torch.cat(same).float()
+        one, other = controller(real), controller(reconstructed)
+        if discrete:
+            parts.append((one.argmax(-1) == other.argmax(-1)).float())
+        else:
+            parts.append((one - other).square().mean(-1))
+    each = torch.cat(parts)
     by_trajectory = torch.stack(
-        [agree[test.trajectories == i].mean() for i in test.trajectories.unique()]
+        [each[test.trajectories == i].mean() for i in test.trajectories.unique()]
     )
+    if discrete:
+        name, mean, spread = "agreement_percent", 100 * each.mean(), 100 * by_trajectory.std()
+    else:
+        name, mean, spread = "action_rmse", each.mean().sqrt(), by_trajectory.sqrt().std()
     return [
-        {
-            **subject.label,
-            "agreement_percent": 100 * float(agree.mean()),
-            "std_over_trajectories": 100 * float(by_trajectory.std()),
-        }
+        {**subject.label, name: float(mean), "std_over_trajectories": float(spread)},
     ]
 
 

@@ -24,6 +24,8 @@ from training.foreground import foreground_of
 from training.losses import foreground_error
 
 HORIZON = 30
+CONFUSED = 1.0
+"""Distance (m) beyond which a place was taken for another one."""
 WINDOWS = (2, 10, 20)
 CHUNK = 512
 
@@ -120,6 +122,18 @@ def single_frame_rmse(model: WorldModel, test: TestSet) -> np.ndarray:
     """(P,) error of the configuration read from single frames, SI units."""
     read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
     return rmse(model.system.difference(read, test.configurations, model.system.configuration))
+
+
+@torch.no_grad()
+def misplaced_percent(model: WorldModel, test: TestSet) -> float:
+    """Share of single frames in which the car is taken to be more than a metre from where it is.
+
+    For systems that drive about in a place, whose state begins with x and y in metres: such a
+    frame was taken for one of another part of the course.
+    """
+    read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
+    error = (read - test.configurations)[:, :2].norm(dim=1)
+    return 100 * float((error > CONFUSED).float().mean())
 
 
 @torch.no_grad()

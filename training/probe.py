@@ -61,8 +61,9 @@ class _Imitation(Stage):
         self.net = net
 
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
-        logits = self.net(to_float(batch["frames"]))
-        return F.cross_entropy(logits, batch["target"]), {}
+        output, target = self.net(to_float(batch["frames"])), batch["target"]
+        loss = F.mse_loss if target.is_floating_point() else F.cross_entropy
+        return loss(output, target), {}
 
 
 def _fit(
@@ -101,16 +102,17 @@ def train_pixel_controller(
     folder: Path,
     config: FitConfig = PROBE_FIT,
 ) -> FrameNet:
-    """Network from single frames to the logits of discrete actions, imitating ``actions``.
+    """Network from single frames to logits of discrete or values of continuous actions.
 
     Args:
         dataset: Real frames.
         system: Their system.
-        actions: int64 (N, T+1) what the expert does in each state.
+        actions: int64 (N, T+1), or float32 (N, T+1, A), what the expert does in each state.
         folder: Where the resumable state is kept.
         config: How to optimise.
     """
     torch.manual_seed(config.seed)
-    net = FrameNet(system, int(actions.max()) + 1)
+    continuous = actions.dtype.kind == "f"
+    net = FrameNet(system, actions.shape[-1] if continuous else int(actions.max()) + 1)
     _fit(_Imitation(net), dataset, actions, folder, config)
     return net.eval()

@@ -15,7 +15,7 @@ from training.collect import Settings, collect
 from training.dataset import TrajectoryDataset, load_dataset
 from training.fit import FitConfig
 from training.metrics import HORIZON, WINDOWS, TestSet, forecast_errors, rmse, true_start
-from training.report import Results
+from training.results import Results
 
 SYSTEM = CartPole()
 
@@ -126,6 +126,18 @@ def test_evaluation_of_a_system_with_scene_and_process_noise(
     table = (tmp_path / "lunar_lander-targets.md").read_text()
     assert "| 2, 2, 2, 3 % | 10.00%, 10.00%, 10.00%, 10.00% |" in table
     assert "relative to true parameters | 1.15 | 1.00 |" in table
+
+
+def test_evaluation_of_a_system_with_a_course_and_continuous_actions(
+    make_tiny: Callable[..., WorldModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect(Settings("donkey_car", trajectories=20, shard_size=20), tmp_path / "data")
+    model = make_tiny(system="donkey_car")
+    results = evaluated(model, tmp_path / "data", tmp_path, monkeypatch)
+    assert results.number("agreement", "action_rmse") >= 0
+    assert 0 <= results.number("estimation", "misplaced_percent", init="single") <= 100
+    assert results.number("estimation", "theta", init="single") <= np.pi
+    assert "0.08, 0.09, 0.11" in (tmp_path / "donkey_car-targets.md").read_text()
 
 
 def test_a_missing_checkpoint_is_explained(

@@ -90,7 +90,7 @@ def cut_recording(name: str, records: Records, report: Report) -> Recording:
                     past=past,
                     delay=delay,
                 )
-    return Recording(name, *map(_common, parts), report)
+    return Recording(name, _common(parts[0]), _common(parts[1]), report)
 
 
 def _common(windows: dict[tuple[float, float], Windows]) -> dict[tuple[float, float], Windows]:

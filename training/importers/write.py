@@ -70,7 +70,7 @@ def write_dataset(
     settings = Settings(system.name, len(trajectories), steps, shard_size)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    shards = []
+    shards: list[dict[str, Any]] = []
     for shard in range(settings.num_shards):
         members = settings.members(shard)
         path = shard_path(folder, shard)

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode
 
 from piwm_gym.actions import check_actions
 from piwm_gym.observations import observation_space
@@ -132,6 +133,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `randomize`   | dict  | `None`                 | name to (low, high): drawn per episode   |
     | `device`      | str   | `"auto"`               | the GPU when there is one                |
     | `render_mode` | str   | `None`                 | `"rgb_array"`: `render()` gives frames   |
+    | `compile`     | bool  | `False`                | compile the step, now: fast, later       |
 
     Physical parameters of Cart Pole:
 
@@ -188,6 +190,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         device: torch.device | str = "auto",
         render_mode: str | None = None,
         model: WorldModel | None = None,
+        compile: bool = False,
     ) -> None:
         """Load the world model.
 
@@ -202,6 +205,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             render_mode: None or ``"rgb_array"``.
             model: A model in memory instead of a checkpoint; not through ``gymnasium.make``,
                 which copies its arguments.
+            compile: Compile the step, now, which takes a while (less the next time).
 
         Raises:
             ValueError: Unknown name or value that is not allowed; the message says what is.
@@ -209,7 +213,14 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         """
         self.render_mode = check_render_mode(render_mode)
         source = Source(env_id, variant, checkpoint, device)
-        self._setup(source, model, num_slots=1, params=params, randomize=randomize)
+        self._setup(
+            source,
+            model,
+            num_slots=1,
+            params=params,
+            randomize=randomize,
+            compiled=AutoresetMode.DISABLED if compile else None,
+        )
         self.obs_type = obs_type
         self.observation_space = observation_space(self.system, obs_type)
         self.action_space = self.system.action_space
@@ -261,7 +272,8 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         self._require_reset("step")
         checked = check_actions(self.action_space, action, ())
         over = bool(self.simulation.done)
-        outcome = self.simulation.step(torch.as_tensor(checked[None]).to(self.simulation.device))
+        tensor = torch.as_tensor(checked[None]).to(self.simulation.device)
+        outcome, _ = self.simulation.advance(tensor, AutoresetMode.DISABLED)
         terminated = bool(outcome.terminated)
         if over:
             self._warn_over()

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 
-def _signed(value: int) -> int:
+def wrap(value: int) -> int:
     """The int64 with the bits of ``value`` modulo 2^64."""
     return (value + 2**63) % 2**64 - 2**63
 
 
-GOLDEN = _signed(0x9E3779B97F4A7C15)
-MULTIPLIERS = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
+GOLDEN = wrap(0x9E3779B97F4A7C15)
+MULTIPLIERS = (wrap(0xBF58476D1CE4E5B9), wrap(0x94D049BB133111EB))
 MANTISSA_BITS = 24
 """float32 holds every multiple of 2^-24 in [0, 1) exactly."""
 
@@ -45,8 +45,14 @@ def mix64(x: Tensor) -> Tensor:
 @cache
 def _offsets(count: int, device: torch.device) -> Tensor:
     """(count,) distances from a stream's position to those of its next numbers."""
-    steps = [_signed((i + 1) * GOLDEN) for i in range(count)]
+    steps = [wrap((i + 1) * GOLDEN) for i in range(count)]
     return torch.tensor(steps, dtype=torch.int64, device=device)
+
+
+def draw(positions: Tensor, count: int) -> Tensor:
+    """(n, count) numbers uniform on [0, 1), the next ones of streams at (n,) positions."""
+    bits = mix64(positions + _offsets(count, positions.device)[:, None])
+    return (_shift_right(bits, 64 - MANTISSA_BITS).float() * 2.0**-MANTISSA_BITS).t()
 
 
 class RandomStreams:
@@ -63,7 +69,7 @@ class RandomStreams:
     @staticmethod
     def _starts(seeds: Sequence[int], device: torch.device | str) -> Tensor:
         """(n,) first positions; hashing the seeds keeps neighbouring ones apart."""
-        signed = torch.tensor([_signed(int(seed)) for seed in seeds], dtype=torch.int64)
+        signed = torch.tensor([wrap(int(seed)) for seed in seeds], dtype=torch.int64)
         return mix64(signed + GOLDEN).to(device)
 
     @classmethod
@@ -96,15 +102,14 @@ class RandomStreams:
             (n, count) float32, or (m, count) with ``rows``.
         """
         positions = self.positions if rows is None else self.positions[rows]
-        advance = _signed(count * GOLDEN)
+        advance = wrap(count * GOLDEN)
         if rows is not None:
             self.positions.index_copy_(0, rows, positions + advance)
         elif mask is not None:
             self.positions = positions + advance * mask
         else:
             self.positions = positions + advance
-        bits = mix64(positions[:, None] + _offsets(count, positions.device))
-        return _shift_right(bits, 64 - MANTISSA_BITS).float() * 2.0**-MANTISSA_BITS
+        return draw(positions, count)
 
 
-__all__ = ["RandomStreams", "mix64"]
+__all__ = ["GOLDEN", "RandomStreams", "draw", "mix64", "wrap"]

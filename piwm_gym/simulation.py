@@ -4,13 +4,17 @@ States are (n, D) tensors whose columns are contiguous in memory, and no tensor 
 once it is made: a step leaves the ones before it as they were, to be looked at later or never.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import gymnasium as gym
 import torch
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from piwm_gym.fused import Fused, Moment, Rules, available
 from piwm_gym.models.vision import to_uint8
 from piwm_gym.options import ResetOptions
 from piwm_gym.random import RandomStreams
@@ -35,6 +39,20 @@ class Outcome:
     reward: Tensor
     terminated: Tensor
     truncated: Tensor
+
+
+class Ended(NamedTuple):
+    """The moment before new episodes began in some slots.
+
+    Attributes:
+        slots: Which.
+        state: (n, D) SI units, of all slots.
+        scene: (n, S) static visible variables.
+    """
+
+    slots: Slots
+    state: Tensor
+    scene: Tensor
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,10 @@ class Simulation:
         params: Physical parameters to replace, see :class:`SlotParams`.
         randomize: Physical parameters to draw at each start of an episode.
         max_episode_steps: Steps after which an episode is truncated; None for never.
+        compiled: Autoreset mode whose step is compiled, now; None to compile nothing.
+
+    Warns:
+        UserWarning: There is nothing to compile with here; steps run as they are.
     """
 
     state: Tensor
@@ -81,6 +103,7 @@ class Simulation:
         params: Mapping[str, Any] | None = None,
         randomize: Mapping[str, Any] | None = None,
         max_episode_steps: int | None = None,
+        compiled: AutoresetMode | None = None,
     ) -> None:
         self.model = model
         self.system = model.system
@@ -90,9 +113,13 @@ class Simulation:
         self.params = SlotParams(model.params, num_slots, self.device, params, randomize)
         self.streams: RandomStreams | None = None
         self._frames: Tensor | None = None
+        self._fused: Fused | None = None
+        self._observed: tuple[Tensor, Tensor] | None = None
         box = self.system.observation_space
         self._low = torch.from_numpy(box.low).to(self.device)
         self._high = torch.from_numpy(box.high).to(self.device)
+        if compiled is not None:
+            self._compile(compiled)
 
     @property
     def started(self) -> bool:
@@ -145,11 +172,17 @@ class Simulation:
         self._refresh(slots)
 
     def _allocate(self) -> None:
+        self.state, self.scene, self.elapsed, self.done, _ = self._blank()
+
+    def _blank(self) -> Moment:
         n, device = self.num_slots, self.device
-        self.state = torch.zeros(len(self.system.variables), n, device=device).t()
-        self.scene = torch.zeros(n, len(self.system.scene_variables), device=device)
-        self.elapsed = torch.zeros(n, dtype=torch.int32, device=device)
-        self.done = torch.zeros(n, dtype=torch.bool, device=device)
+        return Moment(
+            torch.zeros(len(self.system.variables), n, device=device).t(),
+            torch.zeros(n, len(self.system.scene_variables), device=device),
+            torch.zeros(n, dtype=torch.int32, device=device),
+            torch.zeros(n, dtype=torch.bool, device=device),
+            torch.zeros(n, dtype=torch.int64, device=device),
+        )
 
     def _scene(self, slots: Slots | None = None) -> dict[str, Tensor]:
         """The keyword ``scene`` for systems that have one."""
@@ -170,9 +203,91 @@ class Simulation:
             options.frames, options.actions, params=self.params.current, scene=scene
         )
 
+    def _compile(self, mode: AutoresetMode) -> None:
+        """Compile the step for an autoreset mode; :meth:`advance` uses it from now on."""
+        if not available(self.device):
+            warnings.warn(
+                f"compile=True, but torch finds no compiler for {self.device.type}; "
+                "steps run uncompiled, with the same results",
+                stacklevel=2,
+            )
+            return
+        box, space = self.system.observation_space, self.system.action_space
+        low, high = (tuple(bound.tolist()) for bound in (box.low, box.high))
+        limit, count = self.max_episode_steps, self.params.num_uniforms
+        dtype = torch.int64 if isinstance(space, gym.spaces.Discrete) else torch.float32
+        shape = (self.num_slots, *(space.shape or ()))
+        action = torch.zeros(shape, dtype=dtype, device=self.device)
+        rules = Rules(self.system, mode, limit, count, low, high)
+        self._fused = Fused(rules, self._blank(), action, self.params.current)
+
+    def advance(self, action: Tensor, mode: AutoresetMode) -> tuple[Outcome, Ended | None]:
+        """Advance every slot by one time step, and begin new episodes as the mode says.
+
+        Args:
+            action: (n, *A).
+            mode: With ``DISABLED`` none begin.
+        """
+        if self._fused is not None and self._fused.rules.mode is mode:
+            return self._advance_fused(action, mode)
+        if mode is AutoresetMode.NEXT_STEP:
+            return self._advance_next(action)
+        outcome = self.step(action)
+        if mode is AutoresetMode.DISABLED:
+            return outcome, None
+        return outcome, self._begin_where(self.done)
+
+    def _advance_next(self, action: Tensor) -> tuple[Outcome, Ended | None]:
+        resting = self.done
+        outcome = self.step(action, ~resting)
+        ended = self._begin_where(resting)
+        if ended is None:
+            return outcome, None
+        parts = (
+            outcome.reward * ~resting,
+            outcome.terminated & ~resting,
+            outcome.truncated & ~resting,
+        )
+        return Outcome(*parts), ended
+
+    def _begin_where(self, mask: Tensor) -> Ended | None:
+        """New episodes in the slots of a mask; None if the host knows that there are none."""
+        ended = Ended(Slots(mask), self.state, self.scene)
+        if ended.slots.by_index and not len(ended.slots.rows):
+            return None
+        self.begin(ended.slots)
+        return ended
+
+    def _advance_fused(self, action: Tensor, mode: AutoresetMode) -> tuple[Outcome, Ended | None]:
+        assert self._fused is not None
+        assert self.streams is not None
+        scene, resting = self.scene, self.done
+        new = self._fused(self._moment(), action, self.params.current)
+        outcome = Outcome(new.reward, new.terminated.bool(), new.truncated.bool())
+        over = outcome.terminated | outcome.truncated
+        self.state, self.scene, self.elapsed = new.state.t(), new.scene, new.elapsed
+        self.streams.positions = new.positions
+        self._frames, self._observed = None, (self.state, new.observation.t())
+        if mode is AutoresetMode.DISABLED:
+            self.done = resting | over
+            return outcome, None
+        same = mode is AutoresetMode.SAME_STEP
+        self.done = torch.zeros_like(over) if same else over
+        slots = Slots(over if same else resting)
+        if slots.by_index and not len(slots.rows):
+            return outcome, None
+        if self.params.varies:
+            drawn = new.state.new_empty(self.num_slots, 0) if new.drawn is None else new.drawn
+            self.params.begin(slots, slots.take(drawn), {})
+        return outcome, Ended(slots, new.ended.t(), scene)
+
+    def _moment(self) -> Moment:
+        assert self.streams is not None
+        return Moment(self.state, self.scene, self.elapsed, self.done, self.streams.positions)
+
     @torch.no_grad()
     def step(self, action: Tensor, active: Tensor | None = None) -> Outcome:
-        """Advance every slot by one time step.
+        """Advance every slot by one time step; nothing begins anew.
 
         Args:
             action: (n, *A).
@@ -199,6 +314,9 @@ class Simulation:
     @torch.no_grad()
     def observation(self, states: Tensor) -> Tensor:
         """(m, O) float32 states in the real environment's scaling, clipped to its space; new."""
+        if self._observed is not None and self._observed[0] is states:
+            observed, self._observed = self._observed[1], None  # given away once
+            return observed
         observed = self.system.observation(states)
         return torch.minimum(torch.maximum(observed, self._low), self._high)
 

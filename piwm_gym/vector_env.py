@@ -17,7 +17,7 @@ from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.shell import Shell, Source, check_render_mode, wait
-from piwm_gym.simulation import Outcome
+from piwm_gym.simulation import Ended
 from piwm_gym.slots import Slots
 from piwm_gym.systems import Params, unknown
 from piwm_gym.world_model import WorldModel
@@ -83,6 +83,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         render_mode: str | None = None,
         model: WorldModel | None = None,
+        compile: bool = False,
     ) -> None:
         """Load the world model.
 
@@ -100,6 +101,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             autoreset_mode: ``"SameStep"``, ``"NextStep"``, ``"Disabled"``, or Gymnasium's enum.
             render_mode: None or ``"rgb_array"``.
             model: A model in memory instead of a checkpoint.
+            compile: Compile the step, now, which takes a while (less the next time); results
+                differ in the last bits, and every slot is still its single environment.
 
         Raises:
             ValueError: Unknown name or value that is not allowed; the message says what is.
@@ -121,6 +124,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             params=params,
             randomize=randomize,
             max_episode_steps=limit,
+            compiled=self.autoreset_mode if compile else None,
         )
         self.obs_type = obs_type
         self.single_observation_space = observation_space(self.system, obs_type)
@@ -186,17 +190,16 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         """
         self._require_reset("step")
         action = self._reader.read(actions)
-        advance = {
-            AutoresetMode.SAME_STEP: self._step_same,
-            AutoresetMode.NEXT_STEP: self._step_next,
-            AutoresetMode.DISABLED: self._step_disabled,
-        }[self.autoreset_mode]
-        outcome, final, started = advance(action)
-        shown = self._state_info(self.simulation.state) | final
-        if started is not None:
-            shown |= self._scene_info(started)
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            self._require_running()
+        outcome, ended = self.simulation.advance(action, self.autoreset_mode)
+        shown = self._state_info(self.simulation.state)
+        if ended is not None and not self._nobody(ended.slots):
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                shown |= self._final(ended)
+            shown |= self._scene_info(ended.slots.mask)
             if self.simulation.params.varies:
-                shown |= self._params_info(started)
+                shown |= self._params_info(ended.slots.mask)
         return (
             self._observe(),
             self._export(outcome.reward),
@@ -209,35 +212,13 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         """The imagined frames, n times uint8 (H, W, 3); None without a render mode."""
         return tuple(wait(self.simulation.frames())) if self._may_render() else None
 
-    def _step_same(self, action: Tensor) -> tuple[Outcome, Deferred, Tensor | None]:
-        outcome = self.simulation.step(action)
-        slots = Slots(self.simulation.done)
-        if self._nobody(slots):
-            return outcome, {}, None
-        final = self._final(slots)
-        self.simulation.begin(slots)
-        return outcome, final, slots.mask
-
-    def _step_next(self, action: Tensor) -> tuple[Outcome, Deferred, Tensor | None]:
-        slots = Slots(self.simulation.done)
-        if self._nobody(slots):
-            return self.simulation.step(action), {}, None
-        running = ~slots.mask
-        outcome = self.simulation.step(action, running)
-        self.simulation.begin(slots)
-        masked = Outcome(
-            outcome.reward * running, outcome.terminated & running, outcome.truncated & running
-        )
-        return masked, {}, slots.mask
-
-    def _step_disabled(self, action: Tensor) -> tuple[Outcome, Deferred, Tensor | None]:
+    def _require_running(self) -> None:
         slots = Slots(self.simulation.done)
         if slots.by_index and len(slots.rows):
             raise gym.error.ResetNeeded(
                 f"the episodes of environments {slots.rows.tolist()} are over and autoreset is "
                 "disabled; call reset(options={'reset_mask': terminated | truncated})"
             )
-        return self.simulation.step(action), {}, None
 
     def _nobody(self, slots: Slots) -> bool:
         """Whether no slot is meant, where that is known without waiting for the device."""
@@ -307,18 +288,17 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             return {}
         return {"scene": lambda: self._export(scene), "_scene": lambda: self._export(mask)}
 
-    def _final(self, slots: Slots) -> Deferred:
+    def _final(self, ended: Ended) -> Deferred:
         """``final_obs`` and ``final_info`` of the episodes that have just ended."""
-        states, scenes = self.simulation.state, self.simulation.scene
+        mask = ended.slots.mask
         return {
-            "final_obs": lambda: self._final_obs(slots, states, scenes),
-            "_final_obs": lambda: self._export(slots.mask),
-            "final_info": lambda: LazyDict(self._state_info(states, slots.mask)),
-            "_final_info": lambda: self._export(slots.mask),
+            "final_obs": lambda: self._final_obs(*ended),
+            "_final_obs": lambda: self._export(mask),
+            "final_info": lambda: LazyDict(self._state_info(ended.state, mask)),
+            "_final_info": lambda: self._export(mask),
         }
 
     def _final_obs(self, slots: Slots, states: Tensor, scenes: Tensor) -> Any:
-        """Observations of states and scenes (n, ...), in some slots."""
         if self.output == "torch":
             seen = self._seen(slots.take(states), slots.take(scenes))
             return _map(seen, lambda v: slots.put(v.new_zeros(self.num_envs, *v.shape[1:]), v))

@@ -1,0 +1,248 @@
+"""A step of a whole batch as one kernel: dynamics, ends, resets and observations, compiled.
+
+:func:`advance` is a pure function of tensors. Torch's compiler turns it into a few loops over
+the slots on a CPU, and into a few kernels in a CUDA graph on a GPU. Its results are those of the
+uncompiled step but for the last bits of sine and cosine; random numbers, and therefore starts,
+are the same bits.
+"""
+
+import importlib.util
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from piwm_gym.random import GOLDEN, draw, wrap
+from piwm_gym.systems import System
+from piwm_gym.systems.system import columns
+
+Function = Callable[..., tuple[Tensor, ...]]
+Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+
+class Moment(NamedTuple):
+    """Everything that changes in a simulation, but for its parameters.
+
+    Attributes:
+        state: (n, D) SI units.
+        scene: (n, S) static visible variables.
+        elapsed: (n,) int32 steps since the episode's start.
+        done: (n,) bool, whether the episode is over.
+        positions: (n,) int64, of the random streams.
+    """
+
+    state: Tensor
+    scene: Tensor
+    elapsed: Tensor
+    done: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What stays the same from step to step.
+
+    Attributes:
+        system: Equations.
+        mode: What happens when an episode ends.
+        limit: Steps after which an episode is truncated; None for never.
+        num_params: Random numbers that the parameters of an episode need.
+        low: Lower bounds of the observation.
+        high: Upper bounds.
+    """
+
+    system: System
+    mode: AutoresetMode
+    limit: int | None
+    num_params: int
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+class Advanced(NamedTuple):
+    """What a step leaves behind.
+
+    Attributes:
+        state: (D, n) after the step and its resets.
+        scene: (n, S) likewise.
+        elapsed: (n,) likewise.
+        positions: (n,) likewise.
+        ended: (D, n) states after the step, before resets.
+        observation: (O, n) of ``state``, in the real environment's scaling.
+        reward: (n,) float32.
+        terminated: (n,) int32: a CPU is slow to write booleans from vector registers.
+        truncated: (n,) int32.
+        drawn: (n, num_params) random numbers for the parameters of the episodes that start.
+    """
+
+    state: Tensor
+    scene: Tensor
+    elapsed: Tensor
+    positions: Tensor
+    ended: Tensor
+    observation: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    drawn: Tensor | None
+
+
+def advance(rules: Rules, moment: Moment, action: Tensor, params: Any) -> Advanced:
+    """One step of all slots, resets included.
+
+    Args:
+        rules: What stays the same.
+        moment: Before the step.
+        action: (n, *A).
+        params: Physical parameters of the episodes that run.
+    """
+    system, before, positions = rules.system, moment.state, moment.positions
+    scene = {"scene": moment.scene} if system.scene_variables else {}
+    resting = moment.done if rules.mode is AutoresetMode.NEXT_STEP else None
+    noise, count = {}, system.num_step_uniforms
+    if count:
+        noise["noise"] = draw(positions, count)
+        positions = _move(positions, count, None if resting is None else ~resting)
+    state = system.transition(before, action, params, **noise, **scene)
+    reward, terminated = system.reward(before, action, state), system.terminal(state, **scene)
+    elapsed = moment.elapsed + 1
+    truncated = torch.zeros_like(terminated) if rules.limit is None else elapsed >= rules.limit
+    started, ended, ground, drawn = resting, state, moment.scene, None
+    if rules.mode is AutoresetMode.SAME_STEP:
+        started = terminated | truncated
+    if resting is not None:
+        reward, terminated, truncated = (
+            reward * ~resting,
+            terminated & ~resting,
+            truncated & ~resting,
+        )
+    if started is not None:
+        state, ground, positions, drawn = _restart(rules, started, state, ground, positions)
+        elapsed = torch.where(started, 0, elapsed)
+    return Advanced(
+        _packed(state),
+        ground,
+        elapsed,
+        positions,
+        _packed(ended),
+        _packed(_clipped(rules, system.observation(state))),
+        reward,
+        terminated.int(),
+        truncated.int(),
+        drawn,
+    )
+
+
+def _restart(
+    rules: Rules, started: Tensor, state: Tensor, scene: Tensor, positions: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """States, scenes and random streams in which some slots have begun a new episode."""
+    system = rules.system
+    sizes = system.num_initial_uniforms, system.num_scene_uniforms, rules.num_params
+    initial, terrain, drawn = draw(positions, sum(sizes)).split(sizes, dim=1)
+    positions = _move(positions, sum(sizes), started)
+    keyword = {}
+    if system.scene_variables:
+        scene = torch.where(started[:, None], system.scene(terrain), scene)
+        keyword["scene"] = scene
+    state = torch.where(started[:, None], system.initial(initial, **keyword), state)
+    return state, scene, positions, drawn if rules.num_params else None
+
+
+def _move(positions: Tensor, count: int, mask: Tensor | None) -> Tensor:
+    """Random streams after ``count`` numbers, in the slots of the mask."""
+    moved = positions + wrap(count * GOLDEN)
+    return moved if mask is None else torch.where(mask, moved, positions)
+
+
+def _clipped(rules: Rules, observed: Tensor) -> Tensor:
+    parts = zip(observed.unbind(-1), rules.low, rules.high, strict=True)
+    return columns([part.clamp(low, high) for part, low, high in parts])
+
+
+def _packed(values: Tensor) -> Tensor:
+    """(K, n), contiguous."""
+    return torch.stack(values.unbind(-1))
+
+
+def available(device: torch.device) -> bool:
+    """Whether torch has what it needs to compile: a C++ compiler, or Triton on a GPU."""
+    if device.type == "cuda":
+        return importlib.util.find_spec("triton") is not None
+    compilers = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    return device.type == "cpu" and any(map(shutil.which, filter(None, compilers)))
+
+
+class Fused:
+    """:func:`advance`, compiled for one number of slots.
+
+    Args:
+        rules: What stays the same from step to step.
+        moment: Of as many slots.
+        action: (n, *A).
+        params: Physical parameters; later ones must have the same shapes to be quick.
+    """
+
+    def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
+        self.rules = rules
+        self._shapes = _shapes(params)
+        flat = (*moment, action, *vars(params).values())
+        build = _cuda_graph if moment.state.is_cuda else _host_code
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._step = build(partial(_flat, rules, type(params)), flat)
+
+    @torch.no_grad()
+    def __call__(self, moment: Moment, action: Tensor, params: Any) -> Advanced:
+        """One step."""
+        if _shapes(params) != self._shapes:  # a user's step is no time to compile
+            return advance(self.rules, moment, action, params)
+        *parts, drawn = self._step((*moment, action, *vars(params).values()))
+        return Advanced(*parts, drawn if self.rules.num_params else None)
+
+
+def _shapes(params: Any) -> list[torch.Size]:
+    return [value.shape for value in vars(params).values()]
+
+
+def _flat(rules: Rules, kind: type, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """:func:`advance` between tuples of tensors."""
+    count = len(Moment._fields)
+    params = object.__new__(kind)  # without its checks, which look at values
+    names = kind.names()  # type: ignore[attr-defined]
+    params.__dict__.update(zip(names, inputs[count + 1 :], strict=True))
+    *parts, drawn = advance(rules, Moment(*inputs[:count]), inputs[count], params)
+    return (*parts, parts[0].new_empty(0) if drawn is None else drawn)
+
+
+def _host_code(function: Function, inputs: tuple[Tensor, ...]) -> Step:
+    """Machine code for the CPU.
+
+    Not by way of ``torch.compile``, whose checks before each call cost more than a small batch.
+    """
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    function(*inputs)  # what is cached at its first use must be there, or it would be traced
+    graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    compiled = compile_fx_inner(graph, list(inputs))
+    return lambda inputs: compiled(list(inputs))
+
+
+def _cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
+    """Kernels for a GPU, recorded in a CUDA graph."""
+    compiled = torch.compile(function, fullgraph=True, mode="reduce-overhead")
+    for _ in range(3):  # it is recorded at the second run
+        compiled(*inputs)
+    return lambda inputs: tuple(x.clone() for x in compiled(*inputs))  # the next run overwrites
+
+
+__all__ = ["Advanced", "Fused", "Moment", "Rules", "advance", "available"]

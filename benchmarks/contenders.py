@@ -1,8 +1,13 @@
 """What the throughput benchmark compares: this package's environments, and Gymnasium's."""
 
 import itertools
+import os
+import subprocess
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,6 +22,8 @@ from piwm_gym.world_model import WorldModel
 
 STEPS, FRAMES = "environment steps", "frames"
 WINDOW = 20
+HORIZON = 15
+ROLLOUT = f"WorldModel.rollout, {HORIZON} steps"
 LOOP_LIMIT = 64
 """Largest number of environments for those that step one after the other."""
 
@@ -75,6 +82,41 @@ def imagined(
         yield Subject(what, "piwm-gym, gymnasium.make_vec", call, n, output, device)
 
 
+def compiled(
+    env_id: str, source: dict[str, Any], sizes: tuple[int, ...], device: str
+) -> Iterator[Subject]:
+    """This package's environments with a compiled step."""
+    source = {**source, "obs_type": "state", "device": device, "compile": True}
+    if device == "cpu":
+        name = "piwm-gym, gymnasium.make, compiled"
+        yield Subject(STEPS, name, scalar_call(gym.make(env_id, **source)), 1)
+    for n in sizes:
+        envs = gym.make_vec(env_id, num_envs=n, output="torch", **source)
+        name = "piwm-gym, gymnasium.make_vec, compiled"
+        yield Subject(STEPS, name, vector_call(envs, device), n, "torch", device)
+
+
+def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
+    """Cart Pole of gymnax, in a process of its own that takes orders by line."""
+    script = Path(__file__).with_name("gymnax_peer.py")
+    for n in (n for n in sizes if n > 1):
+        with subprocess.Popen(
+            [python, str(script), str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            orders, answers = process.stdin, process.stdout
+            steps = int(answers.readline())
+
+            def call(orders: IO[str] = orders, answers: IO[str] = answers) -> None:
+                print(file=orders, flush=True)
+                answers.readline()
+
+            name = "CartPole-v1, gymnax, jit(scan(vmap))"
+            yield Subject(STEPS, name, call, n * steps, "jax", batch=n)
+            process.kill()
+
+
 def gymnasiums(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     """Gymnasium's environment behind the id, without and with frames."""
     system = get_system(get_entry(env_id).system)
@@ -114,20 +156,74 @@ def encoding(model: WorldModel, batches: tuple[int, ...], device: str) -> Iterat
         yield Subject(f"states from {WINDOW} frames", "WorldModel.encode", call, n, "torch", device)
 
 
-def all_subjects(
-    env_id: str,
-    source: dict[str, Any],
-    sizes: tuple[int, ...],
-    pixel_sizes: tuple[int, ...],
-    device: str,
-) -> Iterator[Subject]:
-    """Everything for one device, made one after the other."""
-    yield from imagined(env_id, source, "state", sizes, device)
-    yield from imagined(env_id, source, "pixels", pixel_sizes, device)
-    model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
-    yield from encoding(model, pixel_sizes, device)
-    if device == "cpu":
-        yield from gymnasiums(env_id, sizes)
+def rollouts(model: WorldModel, sizes: tuple[int, ...], device: str) -> Iterator[Subject]:
+    """Whole horizons in one call, as planners use them."""
+    system = model.system
+    for n in sizes:
+        scene = None
+        if system.scene_variables:
+            scene = system.scene(torch.rand(n, system.num_scene_uniforms)).to(device)
+        keyword = {} if scene is None else {"scene": scene}
+        state = system.initial(torch.rand(n, system.num_initial_uniforms).to(device), **keyword)
+        actions = torch.from_numpy(_drawn(system.action_space, (n, HORIZON))).to(device)
+
+        def call(
+            state: torch.Tensor = state,
+            actions: torch.Tensor = actions,
+            scene: torch.Tensor | None = scene,
+        ) -> None:
+            with torch.no_grad():
+                model.rollout(state, actions, scene=scene)
+
+        yield Subject(STEPS, ROLLOUT, call, n * HORIZON, "torch", device, batch=n)
 
 
-__all__ = ["all_subjects"]
+def resized(env_id: str) -> Iterator[Subject]:
+    """Gymnasium's vectors of the real environment with frames, resized as ours are."""
+    make = partial(piwm_gym.make_real, env_id, obs_type="pixels")
+    for kind, n in ((gym.vector.SyncVectorEnv, 4), (gym.vector.AsyncVectorEnv, os.cpu_count())):
+        envs = kind([make] * (n or 1))
+        what = f"{get_system(get_entry(env_id).system).real_id}, {kind.__name__}, frames resized"
+        yield Subject(FRAMES, what, vector_call(envs), n or 1)
+        envs.close()
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Everything for one device, made one after the other.
+
+    Attributes:
+        env_id: Id of the environment.
+        source: Variant and checkpoint.
+        sizes: Numbers of environments with states.
+        pixel_sizes: Numbers of environments with frames.
+        device: Where to run.
+        compiled: Whether to measure compiled steps.
+        gymnax: Python with gymnax installed.
+    """
+
+    env_id: str
+    source: dict[str, Any]
+    sizes: tuple[int, ...]
+    pixel_sizes: tuple[int, ...]
+    device: str = "cpu"
+    compiled: bool = False
+    gymnax: str | None = None
+
+    def __iter__(self) -> Iterator[Subject]:
+        env_id, source, device = self.env_id, self.source, self.device
+        yield from imagined(env_id, source, "state", self.sizes, device)
+        if self.compiled:
+            yield from compiled(env_id, source, self.sizes[::2], device)
+        yield from imagined(env_id, source, "pixels", self.pixel_sizes, device)
+        model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
+        yield from rollouts(model, self.sizes, device)
+        yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT), device)
+        if device == "cpu":
+            yield from gymnasiums(env_id, self.sizes)
+            yield from resized(env_id)
+            if self.gymnax and get_entry(env_id).system == "cartpole":
+                yield from gymnax_subjects(self.gymnax, self.sizes)
+
+
+__all__ = ["Lot"]

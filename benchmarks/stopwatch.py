@@ -8,9 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import torch
 
 Call = Callable[[], object]
+
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Medians of several rounds.
+
+    Attributes:
+        wall: Number per second of wall clock.
+        processor: Number per second of processor time.
+        spread: Of ``wall``, highest less lowest, in percent of the median.
+    """
+
+    wall: float
+    processor: float
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -24,6 +43,7 @@ class Subject:
         count: How many of them one call does.
         output: Kind of arrays that come out.
         device: Where it runs.
+        batch: Number of environments, where one call makes several steps of each.
     """
 
     measure: str
@@ -32,13 +52,15 @@ class Subject:
     count: int
     output: str = "numpy"
     device: str = "cpu"
+    batch: int | None = None
 
-    def rates(self, seconds: float) -> tuple[float, float]:
-        """Number per second of wall clock and of processor time, best of three rounds."""
+    def rates(self, seconds: float) -> "Rates":
+        """Measure for about so long, after a warm-up of a tenth of it."""
         self._round(seconds / 10)
-        rounds = [self._round(seconds / 3) for _ in range(3)]
-        wall, processor = zip(*rounds, strict=True)
-        return max(wall), max(processor)
+        rounds = [self._round(seconds / ROUNDS) for _ in range(ROUNDS)]
+        wall, processor = (np.array(values) for values in zip(*rounds, strict=True))
+        spread = 100 * (wall.max() - wall.min()) / np.median(wall)
+        return Rates(float(np.median(wall)), float(np.median(processor)), float(spread))
 
     def _round(self, seconds: float) -> tuple[float, float]:
         wall, processor, calls = time.perf_counter(), time.process_time(), 0
@@ -72,4 +94,4 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-__all__ = ["Call", "Subject", "machine"]
+__all__ = ["Call", "Rates", "Subject", "machine"]

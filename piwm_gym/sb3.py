@@ -85,7 +85,8 @@ class WorldModelVecEnv(VecEnv):
         obs, info = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._reset_seeds()
         self._reset_options()
-        self.reset_infos = [_reset_info(info, i) for i in range(self.num_envs)]
+        starts = _starts(info)
+        self.reset_infos = [_start(starts, i) for i in range(self.num_envs)]
         self._returns[:], self._lengths[:] = 0.0, 0
         self._began = time.perf_counter()
         return obs
@@ -101,13 +102,17 @@ class WorldModelVecEnv(VecEnv):
         self._returns += rewards
         self._lengths += 1
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in np.flatnonzero(dones).tolist():
-            infos[i] = {
-                "terminal_observation": info["final_obs"][i],
-                "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
-                "episode": self._episode(i),
-            }
-            self.reset_infos[i] = _reset_info(info, i)
+        rows = np.flatnonzero(dones).tolist()
+        if rows:
+            last, starts = info["final_obs"], _starts(info)
+            limits = truncated & ~terminated
+            for i in rows:
+                infos[i] = {
+                    "terminal_observation": last[i],
+                    "TimeLimit.truncated": bool(limits[i]),
+                    "episode": self._episode(i),
+                }
+                self.reset_infos[i] = _start(starts, i)
         self._returns[dones], self._lengths[dones] = 0.0, 0
         return obs, rewards, dones, infos
 
@@ -179,9 +184,14 @@ class WorldModelVecEnv(VecEnv):
             )
 
 
-def _reset_info(info: dict[str, Any], i: int) -> dict[str, Any]:
-    """What the start of an episode says about one environment: state and, if any, scene."""
-    return {key: info[key][i].copy() for key in ("state", "scene") if key in info}
+def _starts(info: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What the starts of episodes say: states and, if any, scenes."""
+    return {key: info[key] for key in ("state", "scene") if key in info}
+
+
+def _start(starts: dict[str, np.ndarray], i: int) -> dict[str, np.ndarray]:
+    """The part of one environment."""
+    return {key: values[i].copy() for key, values in starts.items()}
 
 
 def _batch_options(options: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
 pytest.importorskip("stable_baselines3")
 
 import piwm_gym
 from benchmarks import control, throughput
 from benchmarks.agents import World, train
+from benchmarks.costs import decoding
 from benchmarks.endings import ENDINGS, confusion, imagined_endings, real_endings
 from benchmarks.pixels import BAND, STACK, bands
 from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
 from benchmarks.recipes import RECIPES
+from benchmarks.soak import soak
 from benchmarks.tables import update_csv
 from piwm_gym.world_model import WorldModel
 
@@ -51,7 +54,13 @@ def test_control_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
 def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
     out = tmp_path / "throughput.csv"
     throughput.main(
-        checkpoint=checkpoint, sizes=(1, 8), pixel_sizes=(2,), seconds=0.01, threads=1, out=out
+        checkpoint=checkpoint,
+        sizes=(1, 8),
+        pixel_sizes=(2,),
+        seconds=0.01,
+        compiled=False,
+        costs=False,
+        out=out,
     )
     rows = read(out)
     assert {row["measure"] for row in rows if row["device"] == "cpu"} == {
@@ -64,7 +73,25 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
         "piwm-gym",
         "CartPole-v1",
         "WorldModel.encode",
+        "WorldModel.rollout",
     }
+    rollouts = [row["batch"] for row in rows if row["subject"].startswith("WorldModel.rollout")]
+    assert rollouts == ["1", "8"]
+    assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_soaking_in_miniature(checkpoint: str, mode: AutoresetMode) -> None:
+    row = soak(ENV_ID, mode, 4000, 16, 0, checkpoint=checkpoint, max_episode_steps=40)
+    assert (row["steps"], row["not_finite"], row["out_of_step"]) == (4000, 0, 0)
+    assert row["growth_mib"] < 20
+
+
+def test_multiply_adds_are_counted(checkpoint: str) -> None:
+    source = {"variant": "extrinsic-discrete", "checkpoint": checkpoint}
+    costs = {name: value for name, value, _ in decoding(ENV_ID, source, "cpu", seconds=0.01)}
+    assert costs["multiply-adds of a decoded frame"] > 1000
+    assert all(value > 0 for value in costs.values())
 
 
 def test_errors_are_one_line(

@@ -1,0 +1,131 @@
+"""What rates hang on: start-up times, memory, multiply-adds of a frame, and PPO around it all."""
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import stable_baselines3
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import piwm_gym
+from benchmarks.stopwatch import Subject
+from benchmarks.tables import Row
+from piwm_gym.sb3 import PPO, make_vec_env
+
+COST_KEYS = ("subject", "device")
+START = """
+import sys, time
+began = time.perf_counter()
+import piwm_gym
+imported = time.perf_counter()
+import gymnasium as gym
+env = gym.make(sys.argv[1], device="cpu")
+made = time.perf_counter()
+env.reset(seed=0)
+env.step(env.action_space.sample())
+print(imported - began, made - imported, time.perf_counter() - made)
+"""
+MEMORY = """
+import resource, sys
+import gymnasium as gym, piwm_gym
+def step(n):
+    envs = gym.make_vec(sys.argv[1], num_envs=n, obs_type="state", device="cpu", output="torch")
+    envs.reset(seed=0)
+    for _ in range(5):
+        envs.step(envs.action_space.sample())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print((-step(64) + step(65536)) / (65536 - 64) * 1024)
+"""
+
+
+@dataclass
+class Clocked:
+    """An SB3 vector environment whose steps are timed."""
+
+    venv: Any
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        step = self.venv.step_wait
+
+        def timed() -> Any:
+            began = time.perf_counter()
+            result = step()
+            self.seconds += time.perf_counter() - began
+            return result
+
+        self.venv.step_wait = timed
+
+
+def _run(script: str, env_id: str) -> list[float]:
+    """Numbers that a fresh process prints."""
+    command = [sys.executable, "-c", script, env_id]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [float(word) for word in printed.split()]
+
+
+def start_up(env_id: str, repeats: int = 3) -> Iterator[tuple[str, float, str]]:
+    """From nothing to the first frame, in new processes."""
+    times = np.median([_run(START, env_id) for _ in range(repeats)], axis=0)
+    names = ("import piwm_gym", "make", "reset and first pixel step")
+    yield from ((name, value, "s") for name, value in zip(names, times, strict=True))
+
+
+def decoding(
+    env_id: str, source: dict[str, Any], device: str, seconds: float = 2.0
+) -> Iterator[tuple[str, float, str]]:
+    """Multiply-adds of a frame, and how far decoding is from what matrix products reach."""
+    model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
+    batch = 256
+    state = model.system.initial(torch.rand(batch, model.system.num_initial_uniforms)).to(device)
+    square = torch.rand(1024, 1024, device=device)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.decode(state)
+    count = counter.get_total_flops() / 2 / batch
+    with torch.no_grad():
+        frames = Subject("", "", lambda: model.decode(state), batch, device=device).rates(seconds)
+        products = Subject("", "", lambda: square @ square, 1024**3, device=device).rates(seconds)
+    yield "multiply-adds of a decoded frame", count, "1"
+    yield "measured matrix throughput", products.processor, "multiply-adds/s"
+    floor = count / products.processor
+    yield "decoding a frame, of a batch of 256, over the floor", 1 / frames.processor / floor, "1"
+
+
+def training(env_id: str, source: dict[str, Any]) -> Iterator[tuple[str, float, str]]:
+    """Share of the environment in PPO's time, and what short episodes cost SB3's own PPO."""
+    for limit, kinds in ((None, (PPO,)), (15, (stable_baselines3.PPO, PPO))):
+        for kind in kinds:
+            keywords = {} if limit is None else {"max_episode_steps": limit}
+            venv = make_vec_env(
+                env_id, 1024, 0, obs_type="state", device="cpu", **source, **keywords
+            )
+            clock = Clocked(venv)
+            sizes = {"n_steps": 32, "batch_size": 4096, "n_epochs": 4}
+            agent = kind("MlpPolicy", venv, device="cpu", seed=0, **sizes)
+            began = time.perf_counter()
+            agent.learn(2 * 32 * 1024)
+            total = time.perf_counter() - began
+            if limit is None:
+                yield "environment's share of PPO, 1024 slots", 100 * clock.seconds / total, "%"
+            else:
+                name = "piwm_gym.sb3" if kind is PPO else "stable_baselines3"
+                what = f"{name}.PPO, 1024 slots, episodes of {limit} steps"
+                yield what, agent.num_timesteps / total, "steps/s"
+
+
+def all_costs(env_id: str, source: dict[str, Any], device: str) -> Iterator[Row]:
+    """All of them as rows of a table."""
+    memory = ("memory of an environment, states", _run(MEMORY, env_id)[0], "bytes")
+    for subject, value, unit in itertools.chain(
+        start_up(env_id), [memory], decoding(env_id, source, device), training(env_id, source)
+    ):
+        yield {"subject": subject, "device": device, "value": value, "unit": unit}
+
+
+__all__ = ["COST_KEYS", "all_costs"]

@@ -197,7 +197,7 @@ def test_beside_a_circle() -> None:
         arc = torch.remainder(angle, 2 * math.pi) * RADIUS
         torch.testing.assert_close(place.arc, arc, rtol=0, atol=0.03)
         off = (place.heading - angle - math.pi / 2 + math.pi) % (2 * math.pi) - math.pi
-        assert off.abs().max() < 0.01
+        assert off.abs().max() < 0.015  # the polyline has corners
         torch.testing.assert_close(place.curvature, torch.full_like(angle, 0.5), rtol=0, atol=2e-3)
 
 

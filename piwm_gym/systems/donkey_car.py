@@ -161,15 +161,7 @@ def _from_ratio(values: Sequence[Scalar]) -> DonkeyCarParams:
 def _tables(path: bytes) -> Track:
     """Track of a float32 path; making it takes a second."""
     points = np.frombuffer(path, np.float32).reshape(-1, 2).copy()
-    with torch.inference_mode(False):  # or a first use without gradients would forbid later ones
-        return Track(torch.from_numpy(points))
-
-
-@lru_cache(maxsize=16)
-def _track(path: bytes, dtype: torch.dtype, device: torch.device) -> Track:
-    """The same for one kind of tensor: copying it to a GPU at every step would wait for it."""
-    with torch.inference_mode(False):
-        return _tables(path).to(torch.empty(0, dtype=dtype, device=device))
+    return Track(torch.from_numpy(points))
 
 
 class DonkeyCar(System):
@@ -233,7 +225,7 @@ class DonkeyCar(System):
         else:
             Track.check(path)
         self._path = path.detach().cpu().float()
-        self._bytes = self._path.numpy().tobytes()
+        self._tracks: dict[tuple[torch.dtype, torch.device], Track] = {}
 
     @property
     def reference(self) -> DonkeyCarParams:
@@ -261,6 +253,10 @@ class DonkeyCar(System):
         """Path of the course, float32, m."""
         return self._path
 
+    def __reduce__(self) -> tuple[type["DonkeyCar"], tuple[Tensor]]:
+        """Copies and pickles carry the path, not its tables."""
+        return type(self), (self._path,)
+
     def with_asset(self, asset: Float[Tensor, "M A"]) -> "DonkeyCar":
         """The car on another course.
 
@@ -273,8 +269,12 @@ class DonkeyCar(System):
         return DonkeyCar(asset)
 
     def track(self, like: Tensor) -> Track:
-        """The course, in the precision and on the device of a tensor."""
-        return _track(self._bytes, like.dtype, like.device)
+        """The course, in the precision and on the device of a tensor; kept for the next time."""
+        kind = (like.dtype, like.device)
+        if kind not in self._tracks:
+            with torch.inference_mode(False):  # or a first use without gradients spoils later ones
+                self._tracks[kind] = _tables(self._path.numpy().tobytes()).to(like)
+        return self._tracks[kind]
 
     def place(self, state: Float[Tensor, "*B 6"]) -> Place:
         """Where states are beside the path."""

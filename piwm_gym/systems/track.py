@@ -9,8 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from piwm_gym.systems.system import constant
-
 CELL = 0.05
 """Side of the lookup table's cells, m."""
 MARGIN = 2.0
@@ -199,8 +197,7 @@ class Track:
             arc: From the path's first point, m; any number of laps.
             distances: K distances along the path, m.
         """
-        further = constant(tuple(distances), arc.dtype, arc.device)
-        place = (arc[..., None] + further) / self._spacing
+        place = torch.stack([arc + distance for distance in distances], dim=-1) / self._spacing
         whole = place.detach().floor()
         segment = torch.remainder(whole, len(self._course)).nan_to_num().long()
         segment = segment.clamp(max=len(self._course) - 1)

@@ -35,7 +35,8 @@ MODELS: dict[str, tuple[str, ...]] = {
 """Models by what they have beyond the plain bicycle."""
 BOUNDS = (-9.0, 5.0)
 """Of the logarithms: beyond them a parameter acts as zero or without limit."""
-ITERATIONS = 8
+ITERATIONS = 20
+"""Understeer and lag trade off with the other quantities, and need most of them."""
 STEP = 1e-3
 """Of the numerical derivatives, in logarithms and in units of the trim."""
 

@@ -239,7 +239,7 @@ def write_rows(rows: list[Row], path: Path) -> None:
 
 
 def _show(console: Console, rows: list[Row]) -> None:
-    columns = ("model", "fitted_to", "windows", "rmse_after_1.5_s", "wheelbase", *QUANTITIES)
+    columns = ("model", "fitted_to", "rmse_after_1.5_s", "wheelbase", *QUANTITIES[-2:])
     for name in dict.fromkeys(row["file"] for row in rows):
         table = Table(title=name)
         for column in columns:

@@ -78,7 +78,7 @@ def recorded() -> Records:
 
 
 def test_a_known_car_is_recovered(recorded):
-    bicycle = fit_bicycle(windows_of(recorded), "bicycle", GAIN, starts=2)
+    bicycle = fit_bicycle(windows_of(recorded), "bicycle", GAIN, starts=2, iterations=8)
     assert bicycle.params.wheelbase == pytest.approx(0.14, rel=0.02)
     assert bicycle.values["curvature_per_steering"] == pytest.approx(GAIN / 0.14, rel=0.02)
     assert bicycle.values["steering_trim"] == pytest.approx(-0.06, abs=0.005)
@@ -89,8 +89,8 @@ def test_a_known_car_is_recovered(recorded):
 def test_understeer_shows_where_speed_varies():
     records = drive(TRUTH.replace(understeer=0.5), episodes=4, steps=80)
     windows = windows_of(records)
-    plain = fit_bicycle(windows, "bicycle", GAIN, starts=1)
-    richer = fit_bicycle(windows, "bicycle with understeer", GAIN, starts=1)
+    plain = fit_bicycle(windows, "bicycle", GAIN, starts=1, iterations=6)
+    richer = fit_bicycle(windows, "bicycle with understeer", GAIN, starts=1, iterations=6)
     assert richer.values["understeer"] == pytest.approx(0.5, rel=0.1)
     assert richer.values["curvature_per_steering"] == pytest.approx(GAIN / 0.14, rel=0.04)
     errors = [identify.end_error(windows, b.positions(windows)) for b in (plain, richer)]
@@ -167,7 +167,7 @@ def test_the_command_writes_a_table_of_all_models(tmp_path, monkeypatch, recorde
     monkeypatch.setattr(identify, "DELAYS", (0.0,))
     monkeypatch.setattr(identify, "STRIDE", 20)
     monkeypatch.setattr(identify, "MODELS", {"bicycle": (), "bicycle with understeer": ()})
-    monkeypatch.setattr(identify, "fit_bicycle", partial(fit_bicycle, iterations=4))
+    monkeypatch.setattr(identify, "fit_bicycle", partial(fit_bicycle, iterations=3))
     first = as_csv(recorded, tmp_path / "first.csv")
     save_telemetry(load_telemetry(first, Report()), tmp_path / "second.npz")
     identify.main((first, tmp_path / "second.npz"), tmp_path / "results.csv", starts=1)
@@ -207,7 +207,7 @@ def test_the_bicycle_beats_both_baselines_on_real_cars():
         recording = identify.cut_recording(path.name, load_telemetry(path, report), report)
         key = (identify.PASTS[-1], 0.05)
         train, test = recording.train[key], recording.test[key]
-        bicycle = fit_bicycle(train, "bicycle", GAIN, starts=1)
+        bicycle = fit_bicycle(train, "bicycle", GAIN, starts=1, iterations=8)
         assert 1.5 < bicycle.values["curvature_per_steering"] < 4.0
         error = identify.end_error(test, bicycle.positions(test))
         for predictor in identify.BASELINES.values():

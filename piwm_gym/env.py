@@ -10,6 +10,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from piwm_gym.actions import check_actions
+from piwm_gym.lazy import LazyDict
 from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
@@ -26,8 +27,9 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     The environment is imagined: a state in SI units moves by equations whose physical
     parameters were learned from frames of the real environment, and a decoder draws the frames.
     Neither the real environment nor a data set is needed. ``PIWM-CartPole-v0`` imagines
-    ``CartPole-v1``, ``PIWM-LunarLander-v0`` imagines ``LunarLander-v3`` with discrete actions;
-    :func:`piwm_gym.make_real` makes the real one with the same spaces.
+    ``CartPole-v1``, ``PIWM-LunarLander-v0`` imagines ``LunarLander-v3`` with discrete actions,
+    ``PIWM-DonkeyCar-v0`` imagines a car in the Donkey simulator of ``gym-donkeycar``, by default
+    the embedded one; :func:`piwm_gym.make_real` makes the real one with the same spaces.
 
     ## Action Space
     That of the real environment. Cart Pole: ``Discrete(2)``.
@@ -50,6 +52,13 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     direction from the environment's own random numbers. ``params={"main_dispersion": 0.0,
     "side_dispersion": 0.0}`` switches that off.
 
+    Donkey Car: ``Box([-1, 0], [1, 1], (2,), float32)``.
+
+    | Num | Action                    | Unit                                         |
+    |-----|---------------------------|----------------------------------------------|
+    | 0   | steering, to the right    | ``params.steering_gain`` rad of wheel angle  |
+    | 1   | throttle                  | ``params.throttle_gain`` m/s^2               |
+
     Integers, integral floats and arrays, lists or tensors with one element are accepted. An
     action outside a discrete space is an error; one outside a Box is clipped.
 
@@ -57,7 +66,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     Chosen by ``obs_type``:
 
     - ``"pixels"`` (default): the decoded frame, ``Box(0, 255, (H, W, 3), uint8)``, 64 x 64 for
-      Cart Pole, 64 x 96 for Lunar Lander.
+      Cart Pole, 64 x 96 for Lunar Lander, 48 x 80 for Donkey Car.
     - ``"state"``: the real environment's observation, float32, in its own scaling. Numbers
       beyond the space's bounds are clipped in the observation, never in the simulation.
     - ``"pixels_state"``: ``Dict`` with both, under the keys ``"pixels"`` and ``"state"``.
@@ -84,12 +93,25 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | 6   | the right leg is down       | 0 or 1        | 0     | 1    |
     | 7   | the left leg is down        | 0 or 1        | 0     | 1    |
 
+    State of Donkey Car; the course's path is the middle of its right lane:
+
+    | Num  | Observation                                        | Unit  | Min   | Max  |
+    |------|----------------------------------------------------|-------|-------|------|
+    | 0    | x                                                  | m     | -inf  | inf  |
+    | 1    | y                                                  | m     | -inf  | inf  |
+    | 2    | heading, counter-clockwise from x                  | rad   | -3.14 | 3.14 |
+    | 3    | speed                                              | m/s   | 0     | inf  |
+    | 4    | cross-track error, positive to the right           | m     | -inf  | inf  |
+    | 5    | heading less that of the path                      | rad   | -3.14 | 3.14 |
+    | 6-10 | path's curvature 0.25, 0.5, 1, 1.5 and 2 m ahead   | 1/m   | -inf  | inf  |
+
     ``info["state"]`` is the state in SI units, float32 (D,), at every reset and step;
     ``info["in_distribution"]`` says whether it lies in the range of the training labels, outside
     of which frames are guesses; ``info["params"]``, at a reset, maps the names of the physical
     parameters to the values of the episode. Lunar Lander's state has ten numbers: the eight
     observed quantities, ``rest_time`` (s, for how long it has not moved) and ``crashed`` (0 or
-    1); ``env.unwrapped.system.variables`` lists names, units and ranges.
+    1); ``env.unwrapped.system.variables`` lists names, units and ranges. Donkey Car's
+    has six: x, y, heading, speed, the wheels' angle (rad) and the way driven along the path (m).
 
     What is fixed in an episode and shows in the frame is its *scene*: ``info["scene"]``, at a
     reset, float32 (S,). Cart Pole has none. Lunar Lander's is the terrain, 11 heights above where
@@ -100,12 +122,14 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     every step, the last one included. Lunar Lander: the gain in a potential that counts distance
     from the pad, speed, tilt (100 each per observation unit) and legs on the ground (10 each),
     less 0.3 for the main engine and 0.03 for a side engine; instead -100 for a crash or for
-    leaving the view, +100 for coming to rest.
+    leaving the view, +100 for coming to rest. Donkey Car: that of ``gym-donkeycar``'s newer client,
+    (1 - abs(cte)) times the speed in m/s with cte in m, -1 at the end.
 
     ## Starting State
     Drawn as the real environment does. Cart Pole: every number uniform in (-0.05, 0.05). Lunar
     Lander: at the top of the view, moved by a random impulse, above a random terrain whose middle
-    is the flat pad. ``reset(options=...)`` takes
+    is the flat pad. Donkey Car: at rest at the course's start, placed with an error of at most
+    2 cm and 0.02 rad. ``reset(options=...)`` takes
 
     | Option               | Value                                                             |
     |----------------------|-------------------------------------------------------------------|
@@ -119,8 +143,9 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     ## Episode End
     Termination as in the real environment. Cart Pole: cart beyond +-2.4 m, or pole beyond +-12
     degrees. Lunar Lander: the hull touches the ground, the lander leaves the view sideways
-    (+-10 m), or it has rested for half a second. Truncation: ``gymnasium.make`` adds the real
-    environment's step limit, 500 for Cart Pole and 1000 for Lunar Lander.
+    (+-10 m), or it has rested for half a second. Donkey Car: further than 1 m from the path.
+    Truncation: ``gymnasium.make`` adds the real environment's step limit, 500 for Cart Pole and
+    1000 for Lunar Lander; the Donkey simulator has none, 2000 steps (100 s) are ours.
 
     ## Arguments
 
@@ -160,6 +185,21 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `leg_strength`              | m/s^2   | 10.44          | largest push of one leg, unbent     |
     | `leg_return`                | m/s     | 0.258          | speed at which a leg unbends        |
     | `leg_friction`              | 1       | 0.1414         | friction of a leg on the ground     |
+
+    Physical parameters of Donkey Car; those marked * may be 0, and all but the first four at 0
+    leave the paper's bicycle. There are no true values: the simulated car is richer.
+
+    | Name              | Unit    | Best fit | Meaning                                          |
+    |-------------------|---------|----------|--------------------------------------------------|
+    | `wheelbase`       | m       | 0.20     | effective distance of the axles                  |
+    | `steering_gain`   | rad     | 0.2793   | wheel angle at full command, known               |
+    | `throttle_gain`   | m/s^2   | 2.4      | acceleration at full throttle                    |
+    | `drag`            | 1/s     | 0.22     | deceleration per speed                           |
+    | `verge_drag` *    | 1/s     | 0.80     | additional drag beside the road                  |
+    | `turning_loss` *  | 1/m     | 0.32     | deceleration per tan(wheel angle) and v^2        |
+    | `rolling` *       | m/s^2   | 0        | deceleration at any speed                        |
+    | `understeer` *    | s^2/m^2 | 0.53     | relative growth of a turn's radius with v^2      |
+    | `steering_lag` *  | s       | 0.22     | time constant of the wheels behind the command   |
 
     ```python
     >>> import gymnasium as gym
@@ -294,10 +334,13 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         return {"pixels": wait(frame), "state": wait(state)}
 
     def _info(self) -> dict[str, Any]:
-        return {
-            "state": wait(self.simulation.state[0]),
-            "in_distribution": bool(self.simulation.in_distribution(self.simulation.state)),
-        }
+        simulation, state = self.simulation, self.simulation.state
+        return LazyDict(
+            {
+                "state": lambda: wait(state[0]),
+                "in_distribution": lambda: bool(simulation.in_distribution(state)),
+            }
+        )
 
     def _param_values(self) -> dict[str, float]:
         values = self.simulation.params.per_slot()

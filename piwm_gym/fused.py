@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from piwm_gym.random import GOLDEN, draw, wrap
 from piwm_gym.systems import System
 from piwm_gym.systems.system import columns
 
+LANES = 16
+"""float32 numbers in the widest vector registers."""
 Function = Callable[..., tuple[Tensor, ...]]
 Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 
@@ -193,8 +196,10 @@ class Fused:
     def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
         self.rules = rules
         self._shapes = _shapes(params)
-        flat = (*moment, action, *vars(params).values())
-        build = _cuda_graph if moment.state.is_cuda else _host_code
+        self._slots, on_gpu = len(moment.state), moment.state.is_cuda
+        self._extra = 0 if on_gpu else -self._slots % LANES
+        flat = self._padded((*moment, action, *vars(params).values()))
+        build = _cuda_graph if on_gpu else _host_code
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._step = build(partial(_flat, rules, type(params)), flat)
@@ -204,8 +209,33 @@ class Fused:
         """One step."""
         if _shapes(params) != self._shapes:  # a user's step is no time to compile
             return advance(self.rules, moment, action, params)
-        *parts, drawn = self._step((*moment, action, *vars(params).values()))
-        return Advanced(*parts, drawn if self.rules.num_params else None)
+        inputs = self._padded((*moment, action, *vars(params).values()))
+        advanced = Advanced(*self._step(inputs))
+        if self._extra:
+            advanced = self._cut(advanced)
+        return advanced if self.rules.num_params else advanced._replace(drawn=None)
+
+    def _padded(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Inputs with a number of slots that fills vector registers.
+
+        Else the last few slots, and a single one, would be computed by other instructions, and
+        not be the same bits.
+        """
+        if not self._extra:
+            return inputs
+        state, scene, *rest = inputs
+        return (
+            F.pad(state.t(), (0, self._extra)).t(),
+            F.pad(scene, (0, 0, 0, self._extra)),
+            *(F.pad(x, (*(0, 0) * (x.ndim - 1), 0, self._extra)) if x.ndim else x for x in rest),
+        )
+
+    def _cut(self, advanced: Advanced) -> Advanced:
+        """Without the slots that were added."""
+        n = self._slots
+        cut = {name: getattr(advanced, name)[:, :n] for name in ("state", "ended", "observation")}
+        rest = {k: v[:n] for k, v in advanced._asdict().items() if k not in cut and v is not None}
+        return advanced._replace(**cut, **rest)
 
 
 def _shapes(params: Any) -> list[torch.Size]:

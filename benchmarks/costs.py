@@ -106,7 +106,7 @@ def training(env_id: str, source: dict[str, Any]) -> Iterator[tuple[str, float, 
                 env_id, 1024, 0, obs_type="state", device="cpu", **source, **keywords
             )
             clock = Clocked(venv)
-            sizes = {"n_steps": 32, "batch_size": 4096, "n_epochs": 4}
+            sizes: dict[str, Any] = {"n_steps": 32, "batch_size": 4096, "n_epochs": 4}
             agent = kind("MlpPolicy", venv, device="cpu", seed=0, **sizes)
             began = time.perf_counter()
             agent.learn(2 * 32 * 1024)

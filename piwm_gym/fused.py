@@ -245,7 +245,7 @@ def _shapes(params: Any) -> list[torch.Size]:
 def _flat(rules: Rules, kind: type, *inputs: Tensor) -> tuple[Tensor, ...]:
     """:func:`advance` between tuples of tensors."""
     count = len(Moment._fields)
-    params = object.__new__(kind)  # without its checks, which look at values
+    params: Any = object.__new__(kind)  # without its checks, which look at values
     names = kind.names()  # type: ignore[attr-defined]
     params.__dict__.update(zip(names, inputs[count + 1 :], strict=True))
     *parts, drawn = advance(rules, Moment(*inputs[:count]), inputs[count], params)

@@ -81,7 +81,7 @@ class LazyDict(dict[str, Any]):
     def __eq__(self, other: object) -> bool:
         return self._read() == other
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __repr__(self) -> str:
         return repr(self._read())

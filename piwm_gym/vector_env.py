@@ -1,6 +1,7 @@
 """Many imagined episodes at once: the Gymnasium vector environment of a world model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -306,12 +307,16 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         seen = self._seen(states[rows], scenes[rows])
         final = np.full(self.num_envs, None, dtype=object)
         for i, row in enumerate(rows.tolist()):
-            final[row] = _map(seen, lambda values, i=i: values[i].copy())
+            final[row] = _map(seen, partial(_row, i))
         return final
 
     def _seen(self, states: Tensor, scenes: Tensor) -> Any:
         """Observations of any (m, ...) states in their scenes."""
         return self._observation(states, lambda: self._give(self.simulation.decode(states, scenes)))
+
+
+def _row(i: int, values: np.ndarray) -> np.ndarray:
+    return values[i].copy()
 
 
 def _map(observation: Any, function: Callable[[Any], Any]) -> Any:

@@ -84,9 +84,11 @@ def main(
         out = out or Path("assets/results") / f"{get_entry(env_id).system}-throughput.csv"
         for device in devices:
             lot = Lot(env_id, source, sizes, pixel_sizes, device, compiled, gymnax)
-            rows = [row(subject, seconds) for subject in track(lot, device, transient=True)]
+            rows = []
+            for subject in track(lot, device, transient=True):
+                rows.append(row(subject, seconds))
+                update_csv(out, rows[-1:], KEYS)  # a run that is cut short leaves what it has
             print_rows(rows, SHOWN, device)
-            update_csv(out, rows, KEYS)
         draw_growth(out, out.with_suffix(".png"))
         if costs:
             measured = [cost | machine() for cost in all_costs(env_id, source, "cpu")]

@@ -80,15 +80,15 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
     Lunar Lander's hull is five pixels wide: 512 codes for patches of 8 pixels blur it, for
     patches of 4 they do not (foreground error 0.016 and 0.010). Donkey Car's frames are full of
     things: patches of 4 pixels whose kernels overlap by half draw them with a fifth less error
-    than patches side by side (0.0037 and 0.0045 after 400 steps), and its E_p and D_p are wider,
-    as they know a whole course by heart.
+    than patches side by side (0.0037 and 0.0045 after 400 steps), and D_p draws from maps: after
+    400 steps with an error of 0.015, a wide transformer after 1,200 with 0.023.
     """
     fine = VisionConfig(channels=(48,), kernels=(4,), strides=(4,), token_dim=32)
     if system == "lunar_lander":
         vision, transformer = fine, TransformerConfig(merge=4)
     elif system == "donkey_car":
         vision = replace(fine, kernels=(8,), paddings=(2,))
-        transformer = TransformerConfig(width=128, feedforward=320, merge=4, frequencies=96)
+        transformer = TransformerConfig(merge=4, feedforward=320)
     else:
         return AutoencoderConfig(variant=variant)
     return AutoencoderConfig(
@@ -97,6 +97,7 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         transformer=transformer,
         latent_dim=32,
         reader="convolution",
+        drawer="maps" if system == "donkey_car" else "transformer",
     )
 
 

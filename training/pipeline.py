@@ -28,6 +28,7 @@ from training.dynamics import train_dynamics
 from training.fit import Batch
 from training.foreground import foreground_of
 from training.run import Run
+from training.smoothing import smooth
 from training.stages import (
     Interpretability,
     IntrinsicStage,
@@ -165,29 +166,41 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         data.system.asset,
     ).to(device)
     autoencoder = model.autoencoder
+    cached = torch.empty(0)
     if isinstance(autoencoder, Extrinsic):
-        results = train_extrinsic(autoencoder, config, data, run)
+        results, cached = train_reading(autoencoder, config, data, run)
     else:
         results = train_intrinsic(autoencoder, config, data, run)
     autoencoder.eval()
+    configurations = encode_all(autoencoder, data.frames)
+    results["dynamics"] = learn_dynamics(model, config, data, run, configurations)
+    if isinstance(autoencoder, Extrinsic):
+        moved = smooth(data.system, configurations, data.actions, model.params)
+        results["decoder"] = train_drawing(autoencoder, config, data, run, cached, moved)
     estimated = data.system.estimated
-    configurations = encode_all(autoencoder, data.frames)[..., : len(data.system.visible)]
+    low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
+    model.state_low[estimated] = low[estimated]
+    model.state_high[estimated] = high[estimated]
+    return model.eval(), results
+
+
+def learn_dynamics(
+    model: WorldModel, config: TrainConfig, data: TrainingData, run: Run, configurations: Tensor
+) -> dict[str, Any]:
+    """Stage 3, from what the encoder reads, (N, T+1, P)."""
+    visible = configurations[..., : len(data.system.visible)]
     train, validation = (
         {
-            "configurations": configurations[index],
+            "configurations": visible[index],
             "scene": data.scene_labels[index],
             "actions": data.actions[index],
             "labels": data.state_labels[index],
         }
         for index in (data.train, data.validation)
     )
-    results["dynamics"] = train_dynamics(
+    return train_dynamics(
         model.dynamics, data.system, train, validation, config.dynamics, config.starts, run
     )
-    low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
-    model.state_low[estimated] = low[estimated]
-    model.state_high[estimated] = high[estimated]
-    return model.eval(), results
 
 
 def label_range(system: System, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,19 +216,18 @@ def label_range(system: System, labels: Tensor) -> tuple[Tensor, Tensor]:
     return low, high
 
 
-def train_extrinsic(
+def train_reading(
     autoencoder: Extrinsic, config: TrainConfig, data: TrainingData, run: Run
-) -> dict[str, Any]:
-    """Stages 1 and 2."""
+) -> tuple[dict[str, Any], Tensor]:
+    """Stage 1, and of stage 2 the encoder; then the latents of all frames."""
     latent = config.autoencoder.variant.split("-")[1]
     shape = {**asdict(config.autoencoder), "variant": latent, "transformer": None}
-    del shape["reader"]
+    del shape["reader"], shape["drawer"]
     shared = run.folder.parent / (
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
     )
     sample = data.sample()
-    foreground = foreground_of(data.system, to_float(sample))
-    stage = VisionStage(autoencoder, sample, foreground)
+    stage = VisionStage(autoencoder, sample, foreground_of(data.system, to_float(sample)))
     results = {
         "vision": replace(run, folder=shared).fit(
             stage, data.split(frames=data.frames), config.vision, "vision"
@@ -236,18 +248,28 @@ def train_extrinsic(
         encoder, data.split(latent=cached, **labels), config.encoder, "physical-encoder"
     )
     encoder.requires_grad_(False).eval()
+    return results, cached
 
-    configurations = steady(encode_all(autoencoder, data.frames), data.system)
-    configurations = autoencoder.normalize(configurations)
+
+def train_drawing(
+    autoencoder: Extrinsic,
+    config: TrainConfig,
+    data: TrainingData,
+    run: Run,
+    latents: Tensor,
+    configurations: Tensor,
+) -> dict[str, Any]:
+    """The decoder of stage 2, from configurations (N, T+1, P) to the frames' latents.
+
+    It comes after the dynamics, which say how the system moved between misread frames.
+    """
+    normalized = autoencoder.normalize(steady(configurations, data.system))
+    foreground = foreground_of(data.system, to_float(data.sample()))
+    source = LatentSource(autoencoder.bottleneck)
     decoder = PhysicalDecoderStage(autoencoder, source, foreground, config.weights)
     decoder.requires_grad_(True).train()
-    results["decoder"] = run.fit(
-        decoder,
-        data.split(latent=cached, frames=data.frames, configuration=configurations),
-        config.decoder,
-        "physical-decoder",
-    )
-    return results
+    batches = data.split(latent=latents, frames=data.frames, configuration=normalized)
+    return run.fit(decoder, batches, config.decoder, "physical-decoder")
 
 
 def train_intrinsic(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from piwm_gym.models.bottleneck import Bottleneck, Latent, split
 from piwm_gym.models.gaussian import Gaussian
+from piwm_gym.models.maps import MapDecoder
 from piwm_gym.models.physical import (
     READERS,
     PhysicalDecoder,
@@ -25,6 +26,8 @@ from piwm_gym.models.tokens import Grid, squarest
 from piwm_gym.models.vision import VisionConfig, VisionDecoder, VisionEncoder
 from piwm_gym.systems import System, unknown
 
+DRAWERS = ("transformer", "maps")
+"""Kinds of D_p of extrinsic variants."""
 VARIANTS = (
     "extrinsic-discrete",
     "extrinsic-continuous",
@@ -46,6 +49,8 @@ class AutoencoderConfig:
         commitment_weight: Weight of the commitment loss (paper: beta = 0.25).
         kl_weight: Weight of the KL divergence (paper: beta = 1).
         reader: Extrinsic only: E_p by a ``"transformer"`` (paper) or by ``"convolution"``.
+        drawer: Extrinsic only: D_p by a ``"transformer"`` (paper), or by learned ``"maps"`` for
+            systems with a camera that drives along.
         flat: Extrinsic-continuous only: one latent vector for the frame, as in the paper's
             appendix, instead of one per grid cell. Intrinsic-continuous latents are always flat.
     """
@@ -58,6 +63,7 @@ class AutoencoderConfig:
     commitment_weight: float = 0.25
     kl_weight: float = 1.0
     reader: str = "transformer"
+    drawer: str = "transformer"
     flat: bool = False
 
 
@@ -186,8 +192,12 @@ class Extrinsic(Autoencoder):
         self.physical_encoder = READERS[config.reader](
             transformer, read_from, self.token_dim, self.num_features
         )
-        self.physical_decoder = PhysicalDecoder(
-            transformer, read_from, self.token_dim, self.num_state, self.num_scene
+        self.physical_decoder: nn.Module = (
+            MapDecoder(system, read_from, self.token_dim)
+            if config.drawer == "maps"
+            else PhysicalDecoder(
+                transformer, read_from, self.token_dim, self.num_state, self.num_scene
+            )
         )
 
     def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
@@ -284,10 +294,12 @@ def build_autoencoder(config: AutoencoderConfig, system: System) -> Extrinsic | 
     """Autoencoder of a variant.
 
     Raises:
-        ValueError: The variant or the reader is unknown; the nearest one is suggested.
+        ValueError: The variant, reader or drawer is unknown; the nearest one is suggested.
     """
     if config.reader not in READERS:
         raise ValueError(unknown("reader", config.reader, tuple(READERS)))
+    if config.drawer not in DRAWERS:
+        raise ValueError(unknown("drawer", config.drawer, DRAWERS))
     if config.variant not in VARIANTS:
         raise ValueError(unknown("variant", config.variant, VARIANTS))
     architecture, latent = config.variant.split("-")

@@ -3,7 +3,7 @@
 from piwm_gym.systems.cartpole import CartPole, CartPoleParams
 from piwm_gym.systems.donkey_car import DonkeyCar, DonkeyCarParams
 from piwm_gym.systems.lunar_lander import LunarLander, LunarLanderParams
-from piwm_gym.systems.system import FrameSpec, Params, System, Variable, unknown
+from piwm_gym.systems.system import Camera, FrameSpec, Params, System, Variable, unknown
 from piwm_gym.systems.track import Track
 
 SYSTEMS: dict[str, System] = {
@@ -24,6 +24,7 @@ def get_system(name: str) -> System:
 
 __all__ = [
     "SYSTEMS",
+    "Camera",
     "CartPole",
     "CartPoleParams",
     "DonkeyCar",

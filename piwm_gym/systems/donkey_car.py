@@ -46,6 +46,7 @@ from torch import Tensor
 
 from piwm_gym.courses import DEFAULT_COURSE, ROAD_HALF_WIDTH, ROAD_OFFSET, get_course
 from piwm_gym.systems.system import (
+    Camera,
     FrameSpec,
     Learnable,
     Parametrisation,
@@ -199,6 +200,7 @@ class DonkeyCar(System):
     dt = 0.05
     # Above row 24 there is nothing but sky and the tops of hills.
     frame = FrameSpec((120, 160), (24, 120), (0, 160), (48, 80), background=(128, 128, 128))
+    camera = Camera(math.radians(90.0), height=0.2, ahead=0.07, pitch=math.radians(15.0))
     num_initial_uniforms = 3
     keyboard = {  # noqa: RUF012
         "left": (-1.0, 0.4),
@@ -209,6 +211,11 @@ class DonkeyCar(System):
     parametrisations = {  # noqa: RUF012
         "identifiable": _parametrisation((_WHEELBASE, *_DRIVE, *_REST)),
         "paper": Parametrisation((_WHEELBASE, *_DRIVE), _plain, _from_plain),
+        "understeer": Parametrisation(
+            (_WHEELBASE, *_DRIVE, Learnable("understeer", "s^2/m^2")),
+            lambda p: (p.wheelbase, *_plain(p)[1:], p.understeer),
+            lambda v: _from_plain(v[:3]).replace(understeer=v[3]),
+        ),
         "ratio": Parametrisation(
             (Learnable("steering_ratio", "rad/m"), *_DRIVE, *_REST), _ratio, _from_ratio
         ),

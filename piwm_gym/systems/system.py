@@ -5,6 +5,7 @@ A system is a set of pure functions on batched tensors in SI units. The method n
 so that the caller decides where randomness comes from.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -73,6 +74,33 @@ class FrameSpec:
     columns: tuple[int, int]
     size: tuple[int, int]
     background: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Camera:
+    """How a camera is mounted that moves with the system; the ground is flat.
+
+    Attributes:
+        field_of_view: Of the height of the native frame, rad.
+        height: Of the lens above the ground, m.
+        ahead: Of the lens before the origin of the system, m.
+        pitch: Downwards, rad.
+    """
+
+    field_of_view: float
+    height: float
+    ahead: float
+    pitch: float
+
+    def ray(self, right: float, down: float) -> tuple[float, float, float]:
+        """Direction of a pixel: its components ahead, to the right and upwards.
+
+        Args:
+            right: Of the picture's middle, in focal lengths.
+            down: The same, downwards.
+        """
+        sin, cos = math.sin(self.pitch), math.cos(self.pitch)
+        return cos - down * sin, right, -sin - down * cos
 
 
 @dataclass(frozen=True)
@@ -218,6 +246,7 @@ class System(ABC):
             the keyword ``scene``.
         num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element.
         keyboard: Arrow keys to actions, for playing by hand.
+        camera: How the camera is mounted, if it moves with the system.
     """
 
     name: ClassVar[str]
@@ -231,6 +260,7 @@ class System(ABC):
     scene_variables: ClassVar[tuple[Variable, ...]] = ()
     num_scene_uniforms: ClassVar[int] = 0
     keyboard: ClassVar[dict[str, Any]] = {}
+    camera: ClassVar[Camera | None] = None
 
     @property
     @abstractmethod

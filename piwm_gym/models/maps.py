@@ -1,0 +1,194 @@
+"""D_p for a camera that drives along: what it sees is looked up in learned maps of the place.
+
+A transformer fed with the pose has to know every view by heart, and drew the mean of all views
+after ten epochs. But views of one place are views of the same things: each token of the frame
+looks along known rays at a few points of the ground, and what a map says of them, the same map
+for all frames, decides what is drawn there. Far away, where nothing moves, a panorama takes over.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from piwm_gym.models.tokens import Grid
+from piwm_gym.systems import Camera, FrameSpec, System
+
+FARTHEST = 8.0
+"""Ground further away than this is looked at as if it were sky, m."""
+FOOTPRINT = 0.25
+"""How far from a token's middle its points look, as a share of its side."""
+NEARER = 0.6
+"""Where upright things stand that hide the ground: this share of the way to it."""
+SKYWARD = (0.6, 1.2, 2.5, 5.0, 8.0)
+"""Distances at which a token above the horizon looks for upright things, m."""
+
+
+def look_points(camera: Camera, frame: FrameSpec, grid: Grid) -> Float[Tensor, "N K 2"]:
+    """Points of the ground that each token looks at: metres ahead, and to the left.
+
+    Args:
+        camera: How the camera is mounted.
+        frame: What part of its picture is used.
+        grid: Rows and columns of tokens.
+    """
+    rows, columns = grid
+    height, width = frame.native
+    (top, bottom), (first, last) = frame.rows, frame.columns
+    tall, wide = (bottom - top) / rows, (last - first) / columns
+    focal = height / 2 / math.tan(camera.field_of_view / 2)
+    points = []
+    for row in range(rows):
+        for column in range(columns):
+            y, x = top + (row + 0.5) * tall, first + (column + 0.5) * wide
+            rays = [
+                camera.ray(
+                    (x + dx * wide - width / 2) / focal, (y + dy * tall - height / 2) / focal
+                )
+                for dx, dy in ((0.0, 0.0), *_CORNERS)
+            ]
+            points.append(_ground(camera, rays) or _skyward(camera, rays[0]))
+    return torch.tensor(points)
+
+
+_CORNERS = [(dx, dy) for dy in (-FOOTPRINT, FOOTPRINT) for dx in (-FOOTPRINT, FOOTPRINT)]
+Ray = tuple[float, float, float]
+Point = tuple[float, float]
+
+
+def _ground(camera: Camera, rays: Sequence[Ray]) -> list[Point] | None:
+    """Where the corners' rays meet the ground, and a point before it; None if that is too far."""
+    met = []
+    for ahead, right, rise in rays:
+        way = camera.height / -rise if rise < 0 else math.inf
+        if way * math.hypot(ahead, right) > FARTHEST:
+            return None
+        met.append((way * ahead + camera.ahead, -way * right))
+    middle, *corners = met
+    return [*corners, (NEARER * middle[0], NEARER * middle[1])]
+
+
+def _skyward(camera: Camera, ray: Ray) -> list[Point]:
+    ahead, right, _ = ray
+    flat = math.hypot(ahead, right)
+    return [(d * ahead / flat + camera.ahead, -d * right / flat) for d in SKYWARD]
+
+
+class GroundMap(nn.Module):
+    """A learned vector for each cell of a grid over the ground, interpolated between cells.
+
+    Args:
+        low: Lower corner of the grid: x and y, m.
+        high: Upper corner.
+        cell: Side of a cell, m.
+        channels: Numbers per cell.
+    """
+
+    low: Tensor
+
+    def __init__(self, low: Tensor, high: Tensor, cell: float, channels: int) -> None:
+        super().__init__()
+        self.cell, self.channels = cell, channels
+        self.columns, self.rows = ((high - low) / cell).ceil().long().add(1).tolist()
+        self.register_buffer("low", low, persistent=False)
+        self.table = nn.Parameter(0.1 * torch.randn(self.rows * self.columns, channels))
+
+    def forward(self, points: Float[Tensor, "M 2"]) -> Float[Tensor, "M C"]:
+        """Vectors at points (m); beyond the grid those of its edge."""
+        x, y = ((points - self.low) / self.cell).unbind(1)
+        x = x.clamp(0, self.columns - 1 - 1e-3)
+        y = y.clamp(0, self.rows - 1 - 1e-3)
+        column, row = x.detach().floor(), y.detach().floor()
+        u, v = x - column, y - row
+        corner = (row * self.columns + column).long()
+        index = torch.stack((corner, corner + 1, corner + self.columns, corner + self.columns + 1))
+        weight = torch.stack(((1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v))
+        return F.embedding_bag(
+            index.T.contiguous(), self.table, mode="sum", per_sample_weights=weight.T.contiguous()
+        )
+
+
+class Panorama(nn.Module):
+    """A learned vector for each direction, interpolated around the circle."""
+
+    def __init__(self, bins: int, channels: int) -> None:
+        super().__init__()
+        self.bins = bins
+        self.table = nn.Parameter(0.1 * torch.randn(bins, channels))
+
+    def forward(self, azimuth: Float[Tensor, " M"]) -> Float[Tensor, "M C"]:
+        """Vectors of directions, rad."""
+        place = azimuth / (2 * torch.pi) * self.bins
+        before = place.detach().floor()
+        share = place - before
+        index = torch.stack((before, before + 1), dim=1).long() % self.bins
+        weight = torch.stack((1 - share, share), dim=1)
+        return F.embedding_bag(index, self.table, mode="sum", per_sample_weights=weight)
+
+
+class MapDecoder(nn.Module):
+    """D_p: normalised x, y, cosine and sine of the heading to tokens.
+
+    The points start from the camera's geometry and are learned along with the maps.
+
+    Args:
+        system: With a camera; its configuration is x, y (m) and heading.
+        grid: Rows and columns of the tokens to produce.
+        token_dim: Their size.
+        width: Of the layers between map and token.
+    """
+
+    FINE, COARSE = (0.04, 12), (0.2, 12)
+    """Side of a cell (m) and numbers in it: of the course itself, and of more around it."""
+    AROUND = 2.0
+    """How far the coarse map reaches beyond the states' range, m."""
+    BINS = 96
+
+    scale: Tensor
+    centre: Tensor
+
+    def __init__(self, system: System, grid: Grid, token_dim: int, width: int = 96) -> None:
+        super().__init__()
+        if system.camera is None:
+            raise ValueError(f"{system.name} has no camera that drives along; draw by transformer")
+        x, y = system.configuration[:2]
+        low, high = torch.tensor([x.low, y.low]), torch.tensor([x.high, y.high])
+        self.register_buffer("scale", (high - low) / 2, persistent=False)
+        self.register_buffer("centre", (high + low) / 2, persistent=False)
+        points = look_points(system.camera, system.frame, grid)
+        self.num_tokens, self.num_points, _ = points.shape
+        self.points = nn.Parameter(points)
+        self.fine = GroundMap(low, high, *self.FINE)
+        self.coarse = GroundMap(low - self.AROUND, high + self.AROUND, *self.COARSE)
+        self.panorama = Panorama(self.BINS, self.COARSE[1])
+        channels = self.FINE[1] + self.COARSE[1]
+        self.read = nn.Linear(self.num_points * channels + 2 * self.COARSE[1], width)
+        self.token_bias = nn.Parameter(0.1 * torch.randn(self.num_tokens, width))
+        self.layers = nn.Sequential(
+            nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, token_dim)
+        )
+
+    def forward(self, configuration: Float[Tensor, "B 4"]) -> Float[Tensor, "B N C"]:
+        """Tokens of a configuration."""
+        place = configuration[:, :2] * self.scale + self.centre
+        cos, sin = configuration[:, 2, None], configuration[:, 3, None]
+        ahead, left = self.points.flatten(0, 1).unbind(1)
+        seen = torch.stack((cos * ahead - sin * left, sin * ahead + cos * left), dim=-1)
+        seen = (place[:, None] + seen).flatten(0, 1)
+        ground = torch.cat((self.fine(seen), self.coarse(seen)), dim=1)
+        ground = ground.view(len(place), self.num_tokens, -1)
+        features = (ground, self._behind(cos, sin), self._here(place))
+        return self.layers(self.read(torch.cat(features, dim=-1)) + self.token_bias)
+
+    def _behind(self, cos: Tensor, sin: Tensor) -> Float[Tensor, "B N C"]:
+        """What stands at the end of each token's line of sight."""
+        ahead, left = self.points[:, -1].unbind(1)
+        azimuth = torch.atan2(sin, cos) + torch.atan2(left, ahead)
+        return self.panorama(azimuth.flatten()).view(*azimuth.shape, -1)
+
+    def _here(self, place: Float[Tensor, "B 2"]) -> Float[Tensor, "B N C"]:
+        """What the map says of the place of the car itself, for all tokens."""
+        return self.coarse(place)[:, None].expand(-1, self.num_tokens, -1)

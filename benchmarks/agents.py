@@ -13,7 +13,7 @@ import piwm_gym
 from benchmarks.pixels import VecStack
 from benchmarks.recipes import Recipe
 from piwm_gym.registration import DEFAULT_VARIANT
-from piwm_gym.sb3 import PPO, make_vec_env
+from piwm_gym.sb3 import PPO, StartAnywhere, make_vec_env
 from piwm_gym.world_model import WorldModel
 
 HELD_OUT = 1_000_000
@@ -57,6 +57,8 @@ class World:
             randomize=self._randomize() if training and self.uncertainty else None,
             device="cpu",
         )
+        if training and recipe.anywhere:
+            return StartAnywhere(venv, seed)
         return VecStack(venv) if recipe.obs_type == "pixels" else venv
 
     def _randomize(self) -> dict[str, tuple[float, float]]:
@@ -150,6 +152,8 @@ def train(recipe: Recipe, world: World, seed: int, episodes: int, verbose: int =
         gamma=recipe.gamma,
         gae_lambda=recipe.gae_lambda,
         policy_kwargs=recipe.policy,
+        use_sde=recipe.squash,
+        sde_sample_freq=8 if recipe.squash else -1,
         seed=seed,
         device="cpu",
         verbose=verbose,

@@ -1,6 +1,7 @@
 """One imagined episode at a time: the Gymnasium environment of a world model."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,11 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     ``info["state"]`` is the state in SI units, float32 (D,), at every reset and step;
     ``info["in_distribution"]`` says whether it lies in the range of the training labels, outside
     of which frames are guesses; ``info["params"]``, at a reset, maps the names of the physical
-    parameters to the values of the episode. Lunar Lander's state has ten numbers: the eight
-    observed quantities, ``rest_time`` (s, for how long it has not moved) and ``crashed`` (0 or
-    1); ``env.unwrapped.system.variables`` lists names, units and ranges. Donkey Car's
-    has six: x, y, heading, speed, the wheels' angle (rad) and the way driven along the path (m).
+    parameters to the values of the episode. Donkey Car's infos add ``cte`` (m) and ``laps``.
+    Lunar Lander's state has ten numbers: the eight observed quantities, ``rest_time`` (s, for how
+    long it has not moved) and ``crashed`` (0 or 1); ``env.unwrapped.system.variables`` lists
+    names, units and ranges. Donkey Car's has six: x, y, heading, speed, the wheels' angle (rad) and
+    the way driven along the path (m).
 
     What is fixed in an episode and shows in the frame is its *scene*: ``info["scene"]``, at a
     reset, float32 (S,). Cart Pole has none. Lunar Lander's is the terrain, 11 heights above where
@@ -339,8 +341,12 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             {
                 "state": lambda: wait(state[0]),
                 "in_distribution": lambda: bool(simulation.in_distribution(state)),
+                **{name: partial(self._told, name, state) for name in self.system.info_names},
             }
         )
+
+    def _told(self, name: str, state: torch.Tensor) -> float | int:
+        return self.system.info(state)[name].item()
 
     def _param_values(self) -> dict[str, float]:
         values = self.simulation.params.per_slot()

@@ -210,6 +210,47 @@ def _batch_options(options: list[dict[str, Any]]) -> dict[str, Any]:
     return batched
 
 
+class StartAnywhere(VecEnvWrapper):
+    """Imagined episodes that start anywhere, not only where real ones do: to train with.
+
+    A policy that always starts at the same line meets the far side of a course only once it
+    masters the near one, and then at full speed. The real environment cannot start everywhere;
+    the model can.
+
+    Args:
+        venv: From :func:`make_vec_env`.
+        seed: Of the starts.
+
+    Raises:
+        ValueError: The system has no other starts than the real environment's.
+    """
+
+    def __init__(self, venv: WorldModelVecEnv, seed: int = 0) -> None:
+        super().__init__(venv)
+        self._envs, self._system = venv.envs, venv.envs.system
+        if not self._system.num_anywhere_uniforms:
+            raise ValueError(
+                f"venv imagines {self._system.name}, whose episodes start as in the real "
+                "environment; expected a system that can start anywhere, such as donkey_car"
+            )
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def reset(self) -> Any:
+        """Start all episodes."""
+        self.venv.reset()
+        return self._restart(np.ones(self.num_envs, dtype=bool))
+
+    def step_wait(self) -> Any:
+        """As the wrapped environments; episodes that begin do so anywhere."""
+        obs, rewards, dones, infos = self.venv.step_wait()
+        return (self._restart(dones) if dones.any() else obs), rewards, dones, infos
+
+    def _restart(self, mask: np.ndarray) -> Any:
+        shape = self.num_envs, self._system.num_anywhere_uniforms
+        states = self._system.anywhere(torch.rand(shape, generator=self._generator))
+        return self._envs.reset(options={"reset_mask": mask, "state": states})[0]
+
+
 class _Bootstrap(VecEnvWrapper):
     """Adds the discounted value of the last observation to the reward of truncated episodes.
 
@@ -260,4 +301,4 @@ class PPO(stable_baselines3.PPO):
         )
 
 
-__all__ = ["PPO", "WorldModelVecEnv", "make_vec_env"]
+__all__ = ["PPO", "StartAnywhere", "WorldModelVecEnv", "make_vec_env"]

@@ -38,8 +38,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
     differently in other batch sizes.
 
     Infos are dicts of arrays with a leading dimension n, each with its mask ``_key``: ``state``
-    (n, D) in SI units and ``in_distribution`` (n,) at every step, ``params`` (n,) by name at a
-    reset and, where episodes may differ in their parameters, at the steps that start one;
+    (n, D) in SI units, ``in_distribution`` (n,) and ``system.info_names`` (n,) at every step,
+    ``params`` (n,) by name at a reset and, where episodes may differ in their parameters, at the
+    steps that start one;
     ``scene`` (n, S), for systems that have one, at a reset and at the steps that start an
     episode. Each value is computed when it is looked at, so that the others cost nothing.
 
@@ -274,7 +275,12 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             "_state": lambda: export(meant()),
             "in_distribution": lambda: self._give(simulation.in_distribution(states)),
             "_in_distribution": lambda: export(meant()),
+            **{name: partial(self._told, name, states) for name in self.system.info_names},
+            **{f"_{name}": lambda: export(meant()) for name in self.system.info_names},
         }
+
+    def _told(self, name: str, states: Tensor) -> Any:
+        return self._give(self.system.info(states)[name])
 
     def _params_info(self, mask: Tensor) -> Deferred:
         values = self.simulation.params.per_slot()

@@ -69,6 +69,9 @@ EDGE = 0.02
 """Scale over which the road ends, m."""
 PLACING_ERROR = (0.02, 0.02, 0.02)
 """How far a start is from the spawn pose at most: m, m, rad."""
+ASIDE, OFF_HEADING, FASTEST = 0.4, 0.3, 2.0
+"""How far a start anywhere is from the path, and from its heading, at most, and how fast: m, rad,
+m/s."""
 CRUISE = 1.0
 """Speed at which the plain bicycle's parameters are compared with the richer model's, m/s."""
 
@@ -201,7 +204,9 @@ class DonkeyCar(System):
     # Above row 24 there is nothing but sky and the tops of hills.
     frame = FrameSpec((120, 160), (24, 120), (0, 160), (48, 80), background=(128, 128, 128))
     camera = Camera(math.radians(90.0), height=0.2, ahead=0.07, pitch=math.radians(15.0))
+    info_names = ("cte", "laps")
     num_initial_uniforms = 3
+    num_anywhere_uniforms = 4
     keyboard = {  # noqa: RUF012
         "left": (-1.0, 0.4),
         "right": (1.0, 0.4),
@@ -291,6 +296,11 @@ class DonkeyCar(System):
         """Laps driven since the episode's start, a fraction."""
         return state[..., 5] / self.track(state).length
 
+    def info(self, state: Float[Tensor, "*B 6"]) -> dict[str, Shaped[Tensor, "*B"]]:
+        """Cross-track error (m), and the number of laps completed since the start."""
+        laps = self.laps(state).floor().clamp(min=0).long()
+        return {"cte": self.place(state).cte, "laps": laps}
+
     def initial(self, uniforms: Float[Tensor, "B 3"]) -> Float[Tensor, "B 6"]:
         """At the path's first point, along it, at rest; with the error of a careful hand."""
         error = [
@@ -301,6 +311,18 @@ class DonkeyCar(System):
         zero = torch.zeros_like(error[0])
         theta = wrap_angle(heading + error[2])
         return columns((x + error[0], y + error[1], theta, zero, zero, zero))
+
+    def anywhere(self, uniforms: Float[Tensor, "B 4"]) -> Float[Tensor, "B 6"]:
+        """All along the course, roughly in its direction."""
+        along, aside, turned, fast = uniforms.unbind(1)
+        path = self.asset.to(uniforms)
+        x, y = path[(along * len(path)).long()].unbind(1)
+        heading = self.track(uniforms).project(columns((x, y))).heading
+        aside = ASIDE * (2 * aside - 1)
+        zero = torch.zeros_like(x)
+        theta = wrap_angle(heading + OFF_HEADING * (2 * turned - 1))
+        x, y = x + aside * heading.sin(), y - aside * heading.cos()
+        return columns((x, y, theta, FASTEST * fast, zero, zero))
 
     def transition(
         self, state: Float[Tensor, "*B 6"], action: Shaped[Tensor, "*A"], params: DonkeyCarParams

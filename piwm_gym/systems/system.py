@@ -247,6 +247,9 @@ class System(ABC):
         num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element.
         keyboard: Arrow keys to actions, for playing by hand.
         camera: How the camera is mounted, if it moves with the system.
+        info_names: What :meth:`info` tells.
+        num_anywhere_uniforms: How many uniform numbers :meth:`anywhere` needs per element; 0 where
+            there are no other starts than the real environment's.
     """
 
     name: ClassVar[str]
@@ -261,6 +264,8 @@ class System(ABC):
     num_scene_uniforms: ClassVar[int] = 0
     keyboard: ClassVar[dict[str, Any]] = {}
     camera: ClassVar[Camera | None] = None
+    info_names: ClassVar[tuple[str, ...]] = ()
+    num_anywhere_uniforms: ClassVar[int] = 0
 
     @property
     @abstractmethod
@@ -370,6 +375,14 @@ class System(ABC):
     def initial(self, uniforms: Float[Tensor, "B U"]) -> Float[Tensor, "B D"]:
         """Initial states from numbers uniform on [0, 1)."""
 
+    def anywhere(self, uniforms: Float[Tensor, "B U"]) -> Float[Tensor, "B D"]:
+        """States in which an agent may find itself, from numbers uniform on [0, 1).
+
+        Agents that learn from such starts need not master the beginning of a course to see its
+        end.
+        """
+        raise NotImplementedError(f"{self.name} starts as the real environment does")
+
     def scene(self, uniforms: Float[Tensor, "B U"]) -> Float[Tensor, "B S"]:
         """Static visible variables of an episode, from numbers uniform on [0, 1)."""
         raise NotImplementedError(f"{self.name} has no scene")
@@ -409,6 +422,10 @@ class System(ABC):
     @abstractmethod
     def observation(self, state: Float[Tensor, "*B D"]) -> Float[Tensor, "*B O"]:
         """SI state to the real environment's observation."""
+
+    def info(self, state: Float[Tensor, "*B D"]) -> dict[str, Shaped[Tensor, "*B"]]:
+        """What the real environment's infos tell besides the state, by ``info_names``."""
+        return {}
 
     @abstractmethod
     def from_configurations(

@@ -1,0 +1,103 @@
+"""What each form of Donkey Car's bicycle is worth: learned alike, forecast from true states.
+
+    python -m benchmarks.bicycle
+
+Every parametrisation of the system is learned from the same weak labels and the same encoded
+frames of the training drives, as in stage 3. The forecasts start from true states of the test
+drives and run freely for 30 steps (1.5 s). Writes ``assets/results/donkey_car-bicycle.csv``.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import tyro
+
+from benchmarks.tables import Row, print_rows
+from piwm_gym.checkpoint import load
+from piwm_gym.models import Dynamics
+from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.world_model import WorldModel
+from training.config import preset
+from training.dataset import load_dataset
+from training.dynamics import train_dynamics
+from training.evaluate import write_csv
+from training.metrics import TestSet, forecast_errors, of_state, rmse, true_start
+from training.pipeline import TrainingData, encode_all
+from training.run import Run
+from training.supervision import Supervision
+
+ENV_ID = "PIWM-DonkeyCar-v0"
+FORMS = {
+    "paper": "paper: bicycle with throttle and drag",
+    "understeer": "and understeer",
+    "identifiable": "and verge drag, turning loss, steering lag (default)",
+}
+"""Parametrisations, and what they add."""
+
+
+def stage_data(model: WorldModel, data: TrainingData) -> list[dict[str, Any]]:
+    """What stage 3 learns from: training and validation trajectories, frames encoded."""
+    configurations = encode_all(model.autoencoder, data.frames)
+    return [
+        {
+            "configurations": configurations[index],
+            "scene": data.scene_labels[index],
+            "actions": data.actions[index],
+            "labels": data.state_labels[index],
+        }
+        for index in (data.train, data.validation)
+    ]
+
+
+def row(model: WorldModel, test: TestSet, form: str, params: Any) -> Row:
+    """Errors of one form, 30 steps after true states."""
+    errors = forecast_errors(model, test, true_start(test), params)
+    return {
+        "form": FORMS[form],
+        **of_state(model.system, rmse(errors[:, -1])),
+        **{name: float(getattr(params, name)) for name in params.names()},
+    }
+
+
+def main(
+    variant: str = DEFAULT_VARIANT,
+    checkpoint: str | None = None,
+    data: Path = Path("data/donkey_car-laptop"),
+    starts: int = 1,
+    out: Path = Path("assets/results/donkey_car-bicycle.csv"),
+) -> None:
+    """Learn and compare the forms.
+
+    Args:
+        variant: Whose encoder reads the frames.
+        checkpoint: A file instead of the shipped weights.
+        data: Folder of the data set.
+        starts: Starting points of each form.
+        out: CSV file.
+    """
+    torch.set_num_threads(1)
+    model = load(ENV_ID, variant, checkpoint, "cpu")
+    dataset = load_dataset(data)
+    prepared = TrainingData.prepare(dataset, Supervision(0.05), torch.device("cpu"))
+    train, validation = stage_data(model, prepared)
+    test = TestSet(dataset, model.system, torch.device("cpu"))
+    config = preset("laptop", variant, model.system.name).dynamics
+    rows = []
+    for form in FORMS:
+        dynamics = Dynamics(model.system, form)
+        with TemporaryDirectory() as folder:
+            run = Run(Path(folder))
+            train_dynamics(dynamics, model.system, train, validation, config, starts, run)
+        with torch.no_grad():
+            rows.append(row(model, test, form, dynamics.params))
+        print_rows(rows[-1:], tuple(rows[-1]), FORMS[form])
+    write_csv(out, rows)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
+
+
+__all__ = ["FORMS", "main", "row", "stage_data"]

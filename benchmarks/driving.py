@@ -86,7 +86,7 @@ class FromFrames:
         return shooting(system, window, actions, model.params)[0]
 
 
-def drive(agent: Any, model: WorldModel | None, laps: int, seed: int, **simulator: Any) -> Drive:
+def drive(agent: Any, model: WorldModel | None, laps: float, seed: int, **simulator: Any) -> Drive:
     """Let an agent drive until it has the laps or leaves the track.
 
     Args:
@@ -106,7 +106,7 @@ def drive(agent: Any, model: WorldModel | None, laps: int, seed: int, **simulato
         real.close()
 
 
-def _drive(agent: Any, real: gym.Env, estimate: FromFrames | None, laps: int, seed: int) -> Drive:
+def _drive(agent: Any, real: gym.Env, estimate: FromFrames | None, laps: float, seed: int) -> Drive:
     system = DonkeyCar()
     obs, info = real.reset(seed=seed)
     action, terminated = None, False

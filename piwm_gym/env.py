@@ -98,13 +98,13 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
 
     | Num  | Observation                                        | Unit  | Min   | Max  |
     |------|----------------------------------------------------|-------|-------|------|
-    | 0    | x                                                  | m     | -inf  | inf  |
-    | 1    | y                                                  | m     | -inf  | inf  |
+    | 0    | x                                                  | m     | -100  | 100  |
+    | 1    | y                                                  | m     | -100  | 100  |
     | 2    | heading, counter-clockwise from x                  | rad   | -3.14 | 3.14 |
-    | 3    | speed                                              | m/s   | 0     | inf  |
-    | 4    | cross-track error, positive to the right           | m     | -inf  | inf  |
+    | 3    | speed                                              | m/s   | 0     | 20   |
+    | 4    | cross-track error, positive to the right           | m     | -100  | 100  |
     | 5    | heading less that of the path                      | rad   | -3.14 | 3.14 |
-    | 6-10 | path's curvature 0.25, 0.5, 1, 1.5 and 2 m ahead   | 1/m   | -inf  | inf  |
+    | 6-10 | path's curvature 0.25, 0.5, 1, 1.5 and 2 m ahead   | 1/m   | -10   | 10   |
 
     ``info["state"]`` is the state in SI units, float32 (D,), at every reset and step;
     ``info["in_distribution"]`` says whether it lies in the range of the training labels, outside

@@ -254,8 +254,9 @@ class DonkeyCar(System):
     @property
     def observation_space(self) -> gym.spaces.Box:
         """x, y, theta, v, cte, heading error, and five curvatures of the path ahead."""
-        high = np.full(6 + len(LOOKAHEAD), np.inf, dtype=np.float32)
-        high[[2, 5]] = np.pi
+        far, fast, tight = 100.0, 20.0, 10.0  # m, m/s, 1/m: beyond all courses and cars
+        bounds = (far, far, np.pi, fast, far, np.pi, *[tight] * len(LOOKAHEAD))
+        high = np.array(bounds, dtype=np.float32)
         low = -high
         low[3] = 0.0
         return gym.spaces.Box(low, high, dtype=np.float32)

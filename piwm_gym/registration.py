@@ -19,14 +19,14 @@ class Entry:
     Attributes:
         env_id: Gymnasium id.
         system: Name of the physical system.
-        max_episode_steps: Step limit of the real environment.
-        reward_threshold: Mean return at which the real environment counts as solved.
+        max_episode_steps: Step limit of the real environment, or ours where it has none.
+        reward_threshold: Mean return at which the real environment counts as solved, if any.
     """
 
     env_id: str
     system: str
     max_episode_steps: int
-    reward_threshold: float
+    reward_threshold: float | None
 
 
 ENTRIES: dict[str, Entry] = {
@@ -34,6 +34,7 @@ ENTRIES: dict[str, Entry] = {
     for entry in (
         Entry("PIWM-CartPole-v0", "cartpole", 500, 475.0),
         Entry("PIWM-LunarLander-v0", "lunar_lander", 1000, 200.0),
+        Entry("PIWM-DonkeyCar-v0", "donkey_car", 2000, None),
     )
 }
 

@@ -65,6 +65,14 @@ def lander_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def car_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of a tiny, untrained Donkey Car checkpoint."""
+    path = str(tmp_path_factory.mktemp("car") / "donkey_car-extrinsic-discrete.safetensors")
+    save(tiny_model(system="donkey_car"), path, {"note": "untrained"})
+    return path
+
+
+@pytest.fixture(scope="session")
 def checkpoint(checkpoints: dict[str, str]) -> str:
     """Path of the tiny checkpoint of the default variant."""
     return checkpoints["extrinsic-discrete"]

@@ -21,8 +21,11 @@ EXAMPLES = {
         ["--steps", "256", "--episodes", "1", "--num-envs", "2"],
         "real return",
     ),
+    "drive_in_the_model.py": (
+        ["--steps", "256", "--num-envs", "2", "--max-steps", "20"],
+        "m from the path",
+    ),
 }
-LANDER_EXAMPLES = ("land_in_the_model.py",)
 
 
 def test_all_examples_are_listed_and_short() -> None:
@@ -33,9 +36,12 @@ def test_all_examples_are_listed_and_short() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example(name: str, checkpoint: str, lander_checkpoint: str, tmp_path: Path) -> None:
+def test_example(
+    name: str, checkpoint: str, lander_checkpoint: str, car_checkpoint: str, tmp_path: Path
+) -> None:
     arguments, expected = EXAMPLES[name]
-    weights = lander_checkpoint if name in LANDER_EXAMPLES else checkpoint
+    others = {"land_in_the_model.py": lander_checkpoint, "drive_in_the_model.py": car_checkpoint}
+    weights = others.get(name, checkpoint)
     command = [sys.executable, str(ROOT / "examples" / name), "--checkpoint", weights]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(

@@ -30,7 +30,9 @@ def test_every_id_is_registered_with_both_entry_points(env_id: str) -> None:
     json.loads(spec.to_json())
 
 
-@pytest.mark.parametrize("env_id", ENTRIES)
+@pytest.mark.parametrize(
+    "env_id", [i for i, e in ENTRIES.items() if SYSTEMS[e.system].real_id in gym.registry]
+)
 def test_limits_are_those_of_the_real_environment(env_id: str) -> None:
     real = gym.spec(SYSTEMS[ENTRIES[env_id].system].real_id)
     assert ENTRIES[env_id].max_episode_steps == real.max_episode_steps

@@ -11,7 +11,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, is_vecenv_wrapped
 
-from piwm_gym.sb3 import PPO, WorldModelVecEnv, make_vec_env
+from piwm_gym.sb3 import PPO, StartAnywhere, WorldModelVecEnv, make_vec_env
 
 UPRIGHT = [0.0, 0.0, 0.0, 0.0]
 ABOUT_TO_FALL = [0.0, 0.0, 0.209, 1.0]
@@ -172,3 +172,30 @@ def test_global_torch_generator_is_left_alone(arguments: dict[str, Any]) -> None
     venv.reset()
     venv.step(np.array([0, 1]))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_cars_start_anywhere_and_the_others_drive_on(car_checkpoint: str) -> None:
+    settings = {"checkpoint": car_checkpoint, "obs_type": "state", "device": "cpu"}
+    venv = make_vec_env("PIWM-DonkeyCar-v0", 64, max_episode_steps=5, **settings)
+    anywhere = StartAnywhere(venv, seed=3)
+    obs = anywhere.reset()
+    assert np.array_equal(obs, StartAnywhere(venv, seed=3).reset()), "the seed decides"
+    path = venv.envs.system.asset.numpy()
+    nearest = np.linalg.norm(obs[:, None, :2] - path, axis=-1).argmin(1)
+    assert len(np.unique(nearest * 8 // len(path))) == 8, "in all parts of the course"
+    assert np.abs(obs[:, 4]).max() < 0.45
+    assert np.abs(obs[:, 5]).max() < 0.35
+    for step in range(5):
+        before = venv.physical_state
+        obs, _, dones, infos = anywhere.step(np.zeros((64, 2), dtype=np.float32))
+        moved = np.linalg.norm(venv.physical_state[:, :2] - before[:, :2], axis=1)
+        assert (moved[~dones] <= 0.1).all()
+        assert dones.all() == (step == 4)
+    assert {"terminal_observation", "TimeLimit.truncated"} <= set(infos[0])
+    assert np.median(moved) > 1
+    assert np.allclose(obs[:, :2], venv.physical_state[:, :2])
+
+
+def test_systems_that_start_as_in_reality_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="cartpole.*expected a system that can start anywhere"):
+        StartAnywhere(make_vec_env(n_envs=2, **arguments))

@@ -20,9 +20,10 @@ from training.collect import Settings, collect
 from training.dataset import load_dataset
 from training.metrics import TestSet, decoding, summary
 
-SLACK = 1.5
-"""Fewer trajectories than the two hundred of the claims: their errors scatter."""
-TRAJECTORIES = {"cartpole": 40, "lunar_lander": 80}
+SLACK = {"cartpole": 1.5, "lunar_lander": 1.5, "donkey_car": 2.2}
+"""Fewer trajectories than the two hundred of the claims: their errors scatter. Most where one frame
+in two hundred, taken for another place, makes most of a root mean square."""
+TRAJECTORIES = {"cartpole": 40, "lunar_lander": 80, "donkey_car": 80}
 """Half of Lunar Lander's have no 50 frames in free flight, and engines are dispersed."""
 UNSEEN_SEED = 20_001
 
@@ -80,12 +81,13 @@ def test_claims_hold_on_unseen_episodes(
     env_id: str, variant: str, unseen: Callable[[str], TestSet]
 ) -> None:
     model = load(env_id, variant)
+    slack = SLACK[model.system.name]
     claimed = flatten(model.metadata["measured"])
     found = flatten(summary(model, unseen(env_id)))
     assert found.keys() == claimed.keys()
     for name, value in found.items():
         if not name.startswith("persistence"):
-            assert value <= SLACK * claimed[name] + 1e-4, (name, value, claimed[name])
+            assert value <= slack * claimed[name] + 1e-4, (name, value, claimed[name])
 
 
 @pytest.mark.parametrize(("env_id", "variant"), CASES)

@@ -35,6 +35,7 @@ WINDOW = 10
 """Frames from which a state is estimated."""
 LAPS = {"true state": 10, "state from frames": 5}
 KEYS = ("variant", "uncertainty", "observations", "seed")
+SHOWN = ("observations", "laps", "left_the_track", "mean_speed", "mean_cte", "position_rmse")
 STEPS_PER_LAP = 1_000
 """A lap takes 300 to 500 steps; one that takes more is not going to end."""
 
@@ -193,7 +194,7 @@ def main(
         for seed in seeds:
             trained = train(recipe, world, seed, recipe.eval_episodes)
             scored = rows(world, seed, trained, wanted, **simulator)
-            print_rows(scored, tuple(scored[0])[2:], f"PPO on imagined states, seed {seed}")
+            print_rows(scored, SHOWN, f"PPO on imagined states, seed {seed}")
             update_csv(out, scored, KEYS)
     except (ValueError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.systems import DonkeyCar
 from training.collectors import DonkeyCarCollector, Trajectory
 from training.collectors.donkey_car import FURTHEST
-from training.controllers import RandomWheel, pure_pursuit
+from training.drivers import RandomWheel, pure_pursuit
 
 SYSTEM = DonkeyCar()
 

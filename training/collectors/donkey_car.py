@@ -16,7 +16,8 @@ from piwm_gym.donkey_sim import Simulator
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.systems import DonkeyCar
 from training.collectors.collector import Collector, Trajectory
-from training.controllers import Controller, Driver, RandomWheel, pure_pursuit
+from training.controllers import Controller
+from training.drivers import Driver, RandomWheel, pure_pursuit
 
 COURSE = "meadow"
 FURTHEST = 1.15

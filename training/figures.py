@@ -27,11 +27,12 @@ def draw_figures(tables: dict[str, Rows], system: str, out: Path) -> None:
     """Forecast error over the horizon, and learned parameters against the truth."""
     noisy = get_system(system).num_step_uniforms > 0
     lines = {**LINE_STYLES, **NOISE_FLOOR} if noisy else LINE_STYLES
-    _forecasts(tables["forecast"], lines, out / f"{system}-forecast.png")
+    axis = f"imagined steps of {get_system(system).dt:g} s"
+    _forecasts(tables["forecast"], lines, axis, out / f"{system}-forecast.png")
     _parameters(tables["parameters"], out / f"{system}-parameters.png")
 
 
-def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], path: Path) -> None:
+def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], axis: str, path: Path) -> None:
     panels = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
     figure, grid = plt.subplots(
         len(panels), 1, figsize=(6, 2.6 * len(panels)), sharex=True, squeeze=False
@@ -49,7 +50,7 @@ def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], path: Path) -> None
         axes.set_ylabel("normalised RMSE")
         axes.grid(alpha=0.3)
     grid[0, 0].legend(fontsize=7)
-    grid[-1, 0].set_xlabel("imagined steps of 0.02 s")
+    grid[-1, 0].set_xlabel(axis)
     _save(figure, path)
 
 

@@ -7,7 +7,7 @@ Random actions; episodes start anew as they end. Rates are medians of five round
 wall clock and of processor time; what else the machine does, which ``load_average`` counts,
 changes the first more than the second. Writes ``assets/results/SYSTEM-throughput.csv``, and what
 the rates hang on, such as start-up times, memory and multiply-adds, ``SYSTEM-costs.csv``; draws
-``assets/SYSTEM-throughput.png``.
+``SYSTEM-throughput.png`` beside them.
 
 gymnax wants versions of its own: ``--gymnax`` names the Python of an environment that has it.
 """

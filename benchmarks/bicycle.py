@@ -24,7 +24,7 @@ from training.dataset import load_dataset
 from training.dynamics import train_dynamics
 from training.evaluate import write_csv
 from training.metrics import TestSet, forecast_errors, of_state, rmse, true_start
-from training.pipeline import TrainingData, encode_all
+from training.pipeline import TrainingData, dynamics_batches, encode_all
 from training.run import Run
 from training.supervision import Supervision
 
@@ -35,20 +35,6 @@ FORMS = {
     "identifiable": "and verge drag, turning loss, steering lag (default)",
 }
 """Parametrisations, and what they add."""
-
-
-def stage_data(model: WorldModel, data: TrainingData) -> list[dict[str, Any]]:
-    """What stage 3 learns from: training and validation trajectories, frames encoded."""
-    configurations = encode_all(model.autoencoder, data.frames)
-    return [
-        {
-            "configurations": configurations[index],
-            "scene": data.scene_labels[index],
-            "actions": data.actions[index],
-            "labels": data.state_labels[index],
-        }
-        for index in (data.train, data.validation)
-    ]
 
 
 def row(model: WorldModel, test: TestSet, form: str, params: Any) -> Row:
@@ -81,7 +67,8 @@ def main(
     model = load(ENV_ID, variant, checkpoint, "cpu")
     dataset = load_dataset(data)
     prepared = TrainingData.prepare(dataset, Supervision(0.05), torch.device("cpu"))
-    train, validation = stage_data(model, prepared)
+    readings = encode_all(model.autoencoder, prepared.frames)
+    train, validation = dynamics_batches(prepared, readings)
     test = TestSet(dataset, model.system, torch.device("cpu"))
     config = preset("laptop", variant, model.system.name).dynamics
     rows = []
@@ -100,4 +87,4 @@ if __name__ == "__main__":
     tyro.cli(main)
 
 
-__all__ = ["FORMS", "main", "row", "stage_data"]
+__all__ = ["FORMS", "main", "row"]

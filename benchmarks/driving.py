@@ -23,16 +23,14 @@ from rich.console import Console
 import piwm_gym
 from benchmarks.agents import Trained, World, train
 from benchmarks.control import choose_recipe
+from benchmarks.reality import EstimatedStates
 from benchmarks.tables import print_rows, update_csv
 from piwm_gym.checkpoint import CheckpointError
-from piwm_gym.models.estimation import shooting
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import DonkeyCar
 from piwm_gym.world_model import WorldModel
 
 ENV_ID = "PIWM-DonkeyCar-v0"
-WINDOW = 10
-"""Frames from which a state is estimated."""
 LAPS = {"true state": 10, "state from frames": 5}
 KEYS = ("variant", "uncertainty", "observations", "seed")
 SHOWN = ("observations", "laps", "left_the_track", "mean_speed", "mean_cte", "position_rmse")
@@ -59,34 +57,6 @@ class Drive:
     position_error: np.ndarray
 
 
-class FromFrames:
-    """States estimated from the frames and the actions between them, nothing else.
-
-    Every frame is encoded once. The first shows no velocity; the car is known to start at rest.
-
-    Args:
-        model: Reads the frames and explains their motion.
-    """
-
-    def __init__(self, model: WorldModel) -> None:
-        self._model = model
-        self._configurations: list[torch.Tensor] = []
-        self._actions: list[np.ndarray] = []
-
-    @torch.no_grad()
-    def __call__(self, frame: np.ndarray, action: np.ndarray | None) -> torch.Tensor:
-        """(D,) state at a frame, uint8 (H, W, 3); ``action`` led to it."""
-        model, system = self._model, self._model.system
-        newest = model.encode_frames(torch.from_numpy(frame)[None])
-        self._configurations = [*self._configurations, newest][-WINDOW:]
-        if action is None:
-            return system.from_configurations(newest, newest, system.dt)[0]
-        self._actions = [*self._actions, action][1 - WINDOW :]
-        window = torch.stack(self._configurations, dim=1)
-        actions = torch.from_numpy(np.stack(self._actions))[None]
-        return shooting(system, window, actions, model.params)[0]
-
-
 def drive(agent: Any, model: WorldModel | None, laps: float, seed: int, **simulator: Any) -> Drive:
     """Let an agent drive until it has the laps or leaves the track.
 
@@ -102,12 +72,14 @@ def drive(agent: Any, model: WorldModel | None, laps: float, seed: int, **simula
         ENV_ID, obs_type="state", render_mode="rgb_array", max_episode_steps=-1, **simulator
     )
     try:
-        return _drive(agent, real, None if model is None else FromFrames(model), laps, seed)
+        return _drive(agent, real, None if model is None else EstimatedStates(model), laps, seed)
     finally:
         real.close()
 
 
-def _drive(agent: Any, real: gym.Env, estimate: FromFrames | None, laps: float, seed: int) -> Drive:
+def _drive(
+    agent: Any, real: gym.Env, estimator: EstimatedStates | None, laps: float, seed: int
+) -> Drive:
     system = DonkeyCar()
     obs, info = real.reset(seed=seed)
     action, terminated = None, False
@@ -116,8 +88,9 @@ def _drive(agent: Any, real: gym.Env, estimate: FromFrames | None, laps: float, 
     errors: list[float] = []
     done = 0.0
     while done < laps and not terminated and len(speeds) < laps * STEPS_PER_LAP:
-        if estimate is not None:
-            state = estimate(np.asarray(real.render()), action)
+        if estimator is not None:
+            led = None if action is None else action[None]
+            state = estimator.update(np.asarray(real.render())[None], led)[0]
             errors.append(float(np.hypot(*(state[:2].numpy() - info["state"][:2]))))
             obs = system.observation(state).numpy()
         action, _ = agent.predict(obs, deterministic=True)
@@ -205,4 +178,4 @@ if __name__ == "__main__":
     tyro.cli(main)
 
 
-__all__ = ["LAPS", "Drive", "FromFrames", "drive", "main", "rows"]
+__all__ = ["LAPS", "Drive", "drive", "main", "rows"]

@@ -17,7 +17,7 @@ from piwm_gym.systems import FrameSpec, System
 from piwm_gym.world_model import WorldModel
 from training.collectors.cartpole import CartPoleRenderer
 
-WINDOWS = {"cartpole": 20, "lunar_lander": 10}
+WINDOWS = {"cartpole": 20, "lunar_lander": 10, "donkey_car": 10}
 """Frames from which a state is estimated, once an episode has as many; where engines are
 dispersed, older frames say less about the present."""
 
@@ -81,7 +81,7 @@ def true_states(episodes: RealEpisodes) -> np.ndarray:
 
 
 class EstimatedStates:
-    """(n, O) states estimated from real frames and the actions between them, nothing else.
+    """States of n episodes, estimated from real frames and the actions between them alone.
 
     Every frame is encoded once. The first frame shows no velocity, so that is taken to be zero.
     A scene is the mean of what the frames so far show of it.
@@ -95,23 +95,33 @@ class EstimatedStates:
         self.window = WINDOWS[model.system.name]
         self._configurations: list[torch.Tensor] = []
         self._scenes: list[torch.Tensor] = []
+        self._actions: list[np.ndarray] = []
+
+    def __call__(self, episodes: RealEpisodes) -> np.ndarray:
+        """(n, O) states as agents see them; call once per step."""
+        action = episodes.actions[-1] if episodes.actions else None
+        return self.model.system.observation(self.update(episodes.frames(), action)).numpy()
 
     @torch.no_grad()
-    def __call__(self, episodes: RealEpisodes) -> np.ndarray:
-        """Call once per step."""
+    def update(self, frames: np.ndarray, action: np.ndarray | None) -> torch.Tensor:
+        """(n, D) states at the next frames.
+
+        Args:
+            frames: uint8 (n, H, W, 3).
+            action: (n, *A) what led to them; None for the first frames.
+        """
         model, system = self.model, self.model.system
-        read = model.encode_frames(torch.from_numpy(episodes.frames()))
+        read = model.encode_frames(torch.from_numpy(frames))
         newest, scene = read.tensor_split((len(system.visible),), dim=-1)
         self._configurations = [*self._configurations, newest][-self.window :]
         self._scenes.append(scene)
-        if len(self._configurations) == 1:
-            state = system.from_configurations(newest, newest, system.dt)
-        else:
-            window = torch.stack(self._configurations, dim=1)
-            actions = np.stack(episodes.actions[1 - window.shape[1] :], axis=1)
-            known = torch.stack(self._scenes).mean(0) if system.scene_variables else None
-            state = shooting(system, window, torch.from_numpy(actions), model.params, known)
-        return system.observation(state).numpy()
+        if action is None:
+            return system.from_configurations(newest, newest, system.dt)
+        self._actions = [*self._actions, action][1 - self.window :]
+        window = torch.stack(self._configurations, dim=1)
+        actions = torch.from_numpy(np.stack(self._actions, axis=1))
+        known = torch.stack(self._scenes).mean(0) if system.scene_variables else None
+        return shooting(system, window, actions, model.params, known)
 
 
 class StackedFrames:

@@ -6,12 +6,13 @@ middle of the right lane, as in the Donkey Car simulator, and is driven in the o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from piwm_gym.choices import unknown
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +84,11 @@ class Course:
         arc, offset = (np.concatenate(part) for part in zip(*parts, strict=True))
         shape = np.shape(points)[:-1]
         return arc.reshape(shape), offset.reshape(shape)
+
+    def advance(self, before: float, after: float) -> float:
+        """Way along the path from one arc length to another, the shorter way round, m."""
+        length = self.length
+        return (after - before + length / 2) % length - length / 2
 
     def _project(self, points: Floats) -> tuple[Floats, Floats]:
         # |p - q|^2 = |p|^2 - 2 (p . q - |q|^2 / 2): the nearest q has the largest bracket.
@@ -272,10 +278,7 @@ def get_course(name: str) -> Course:
     kind, _, seed = name.partition("-")
     if kind == "random" and seed.isdecimal():
         return random_course(int(seed))
-    near = get_close_matches(name, COURSES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    choices = ", ".join(COURSES)
-    raise ValueError(f"course is {name!r}; expected {choices} or random-<seed>{hint}")
+    raise ValueError(unknown("course", name, (*COURSES, "random-<seed>")))
 
 
 __all__ = [

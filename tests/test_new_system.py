@@ -12,7 +12,7 @@ from torch import Tensor
 from piwm_gym import systems
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.systems import FrameSpec, Params, System, Variable
-from piwm_gym.systems.system import Learnable, Parametrisation, parameter
+from piwm_gym.systems.params import Learnable, Parametrisation, parameter
 from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
 

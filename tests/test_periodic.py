@@ -15,7 +15,7 @@ from piwm_gym import systems
 from piwm_gym.models import VARIANTS, build_autoencoder
 from piwm_gym.models.estimation import finite_difference, fit_start, shooting
 from piwm_gym.systems import FrameSpec, Params, System, Variable
-from piwm_gym.systems.system import Learnable, Parametrisation, parameter
+from piwm_gym.systems.params import Learnable, Parametrisation, parameter
 from training.config import preset
 from training.losses import configuration_weights
 from training.pipeline import label_range

@@ -31,11 +31,11 @@ from training.metrics import (
     decoding,
     estimate,
     forecast_errors,
-    misplaced_percent,
+    misplacement,
     of_configuration,
     of_state,
+    reading_errors,
     rmse,
-    single_frame_rmse,
     true_start,
 )
 from training.probe import FrameNet, train_pixel_controller, train_reader
@@ -69,9 +69,10 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     """State error from frames by window length; window 1 is the configuration alone."""
     model = subject.model
     system = model.system
-    single = of_configuration(system, single_frame_rmse(model, test))
+    errors = reading_errors(model, test)
+    single = of_configuration(system, rmse(errors))
     if system.asset is not None:
-        single["misplaced_percent"] = misplaced_percent(model, test)
+        single |= misplacement(errors)
     rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]
     truth = test.futures[:, 0]
     for init, window in ESTIMATIONS:

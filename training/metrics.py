@@ -118,22 +118,25 @@ def rmse(error: Tensor) -> np.ndarray:
 
 
 @torch.no_grad()
-def single_frame_rmse(model: WorldModel, test: TestSet) -> np.ndarray:
-    """(P,) error of the configuration read from single frames, SI units."""
+def reading_errors(model: WorldModel, test: TestSet) -> Tensor:
+    """(K, P) errors of the configuration read from single frames, SI units."""
     read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
-    return rmse(model.system.difference(read, test.configurations, model.system.configuration))
+    return model.system.difference(read, test.configurations, model.system.configuration)
 
 
-@torch.no_grad()
-def misplaced_percent(model: WorldModel, test: TestSet) -> float:
-    """Share of single frames in which the car is taken to be more than a metre from where it is.
+def misplacement(errors: Tensor) -> dict[str, float]:
+    """How far off single frames place a car, which drives about in a plane.
 
-    For systems that drive about in a place, whose state begins with x and y in metres: such a
-    frame was taken for one of another part of the course.
+    Args:
+        errors: (K, P) errors of readings whose first two numbers are x and y, m.
+
+    Returns:
+        The share of frames that place it more than a metre off, as if in another part of the
+        course, and the median distance, m.
     """
-    read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
-    error = (read - test.configurations)[:, :2].norm(dim=1)
-    return 100 * float((error > CONFUSED).float().mean())
+    distance = errors[:, :2].norm(dim=1)
+    share = 100 * float((distance > CONFUSED).float().mean())
+    return {"misplaced_percent": share, "median_distance": float(distance.median())}
 
 
 @torch.no_grad()
@@ -224,7 +227,7 @@ def summary(model: WorldModel, test: TestSet) -> dict[str, Any]:
         forecasts[str(window)] = _short(of_state(system, rmse(errors[:, -1])))
     persistence = rmse(system.difference(futures[:, -1], futures[:, 0]))
     return {
-        "single_frame_rmse": _short(of_configuration(system, single_frame_rmse(model, test))),
+        "single_frame_rmse": _short(of_configuration(system, rmse(reading_errors(model, test)))),
         "forecast_rmse_30_steps_by_window": forecasts,
         "persistence_rmse_30_steps": _short(of_state(system, persistence)),
         "decoding": decoding(model, test),

@@ -166,17 +166,14 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         data.system.asset,
     ).to(device)
     autoencoder = model.autoencoder
-    cached = torch.empty(0)
     if isinstance(autoencoder, Extrinsic):
-        results, cached = train_reading(autoencoder, config, data, run)
+        results, latents = train_reading(autoencoder, config, data, run)
+        readings, results["dynamics"] = learn_dynamics(model, config, data, run)
+        moved = smooth(data.system, readings, data.actions, model.params)
+        results["decoder"] = train_drawing(autoencoder, config, data, run, latents, moved)
     else:
         results = train_intrinsic(autoencoder, config, data, run)
-    autoencoder.eval()
-    configurations = encode_all(autoencoder, data.frames)
-    results["dynamics"] = learn_dynamics(model, config, data, run, configurations)
-    if isinstance(autoencoder, Extrinsic):
-        moved = smooth(data.system, configurations, data.actions, model.params)
-        results["decoder"] = train_drawing(autoencoder, config, data, run, cached, moved)
+        _, results["dynamics"] = learn_dynamics(model, config, data, run)
     estimated = data.system.estimated
     low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
     model.state_low[estimated] = low[estimated]
@@ -185,10 +182,20 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
 
 
 def learn_dynamics(
-    model: WorldModel, config: TrainConfig, data: TrainingData, run: Run, configurations: Tensor
-) -> dict[str, Any]:
-    """Stage 3, from what the encoder reads, (N, T+1, P)."""
-    visible = configurations[..., : len(data.system.visible)]
+    model: WorldModel, config: TrainConfig, data: TrainingData, run: Run
+) -> tuple[Tensor, dict[str, Any]]:
+    """Stage 3; also what the encoder reads of all frames, (N, T+1, P), SI units."""
+    readings = encode_all(model.autoencoder.eval(), data.frames)
+    train, validation = dynamics_batches(data, readings)
+    results = train_dynamics(
+        model.dynamics, data.system, train, validation, config.dynamics, config.starts, run
+    )
+    return readings, results
+
+
+def dynamics_batches(data: TrainingData, readings: Tensor) -> tuple[Batch, Batch]:
+    """What stage 3 learns from: training and validation trajectories."""
+    visible = readings[..., : len(data.system.visible)]
     train, validation = (
         {
             "configurations": visible[index],
@@ -198,9 +205,7 @@ def learn_dynamics(
         }
         for index in (data.train, data.validation)
     )
-    return train_dynamics(
-        model.dynamics, data.system, train, validation, config.dynamics, config.starts, run
-    )
+    return train, validation
 
 
 def label_range(system: System, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -203,6 +203,18 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "donkey_car": (
         ("x, y and heading from one frame, RMSE", "0.15 m, 0.15 m, 0.1 rad", _CAR.one_frame),
         (
+            "the same, distance, median",
+            "",
+            lambda r: values(
+                r,
+                "estimation",
+                (("median_distance", ".3f", "m"),),
+                variant=VARIANT,
+                noise_level=0.05,
+                init="single",
+            ),
+        ),
+        (
             "frames taken for another place, more than 1 m away",
             "0.5 %",
             lambda r: values(

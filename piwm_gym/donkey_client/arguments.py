@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from piwm_gym.choices import unknown
 from piwm_gym.donkey_client.backend import Peer, Role
 from piwm_gym.donkey_client.connection import LOOPBACK
 
@@ -14,8 +15,7 @@ DEFAULT_PORT = 9091
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise ValueError for a value that is not among the choices."""
     if value not in choices:
-        expected = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} is {value!r}; expected one of {expected}")
+        raise ValueError(unknown(name, value, map(str, choices)))
 
 
 def check_positive(name: str, value: float) -> None:

@@ -7,12 +7,12 @@ import sys
 import tempfile
 import threading
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import piwm_gym
+from piwm_gym.choices import unknown
 from piwm_gym.donkey_sim.settings import ServerSettings
 
 GRACE = 2.0
@@ -118,10 +118,7 @@ def launch(
     names = [field.name for field in fields(ServerSettings)]
     for name in changes:
         if name not in names:
-            near = get_close_matches(name, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            expected = ", ".join(map(repr, names))
-            raise ValueError(f"unknown option {name!r}; expected one of {expected}{hint}")
+            raise ValueError(unknown("option", name, names))
     if settings is None:
         settings = ServerSettings(port=0)
         if changes.get("role") == "dial" and "port" not in changes:

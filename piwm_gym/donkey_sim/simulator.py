@@ -191,7 +191,7 @@ class Simulator:
     def _observe(self, time: float, command: Command, hit: str, before: float) -> None:
         motion, length = self.car.motion, self.course.length
         arc, cte = self._locate()
-        self._driven += (arc - self._arc + length / 2) % length - length / 2
+        self._driven += self.course.advance(self._arc, arc)
         self._arc = arc
         self._telemetry = Telemetry(
             round(time, 6),

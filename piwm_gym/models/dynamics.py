@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from piwm_gym.systems import System, unknown
-from piwm_gym.systems.system import Parametrisation
+from piwm_gym.systems.params import Parametrisation
 
 _TO_RAW = {"log": torch.log, "logit": torch.logit}
 _FROM_RAW = {"log": torch.exp, "logit": torch.sigmoid}

@@ -1,9 +1,11 @@
 """Physics: one file per system, pure functions on batched tensors in SI units."""
 
+from piwm_gym.choices import unknown
 from piwm_gym.systems.cartpole import CartPole, CartPoleParams
 from piwm_gym.systems.donkey_car import DonkeyCar, DonkeyCarParams
 from piwm_gym.systems.lunar_lander import LunarLander, LunarLanderParams
-from piwm_gym.systems.system import Camera, FrameSpec, Params, System, Variable, unknown
+from piwm_gym.systems.params import Params
+from piwm_gym.systems.system import Camera, FrameSpec, System, Variable
 from piwm_gym.systems.track import Track
 
 SYSTEMS: dict[str, System] = {

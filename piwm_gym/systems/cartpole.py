@@ -15,17 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from piwm_gym.systems.system import (
-    FrameSpec,
-    Learnable,
-    Parametrisation,
-    Params,
-    Scalar,
-    System,
-    Variable,
-    columns,
-    parameter,
-)
+from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
+from piwm_gym.systems.system import FrameSpec, System, Variable, columns
 
 X_THRESHOLD = 2.4
 THETA_THRESHOLD = 12 * 2 * math.pi / 360

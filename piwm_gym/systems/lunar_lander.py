@@ -22,18 +22,8 @@ from torch import Tensor
 
 from piwm_gym.systems import lunar_ground
 from piwm_gym.systems.lunar_ground import CENTRE_OF_MASS, GYRATION_SQUARED, Motion, Pose
-from piwm_gym.systems.system import (
-    FrameSpec,
-    Learnable,
-    Parametrisation,
-    Params,
-    Scalar,
-    System,
-    Variable,
-    columns,
-    constant,
-    parameter,
-)
+from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
+from piwm_gym.systems.system import FrameSpec, System, Variable, columns, constant
 
 HULL_CENTRE = 0.101307
 """Height of the hull's own centre of mass above its origin, m: the velocities are this point's."""

@@ -7,9 +7,8 @@ so that the caller decides where randomness comes from.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -18,8 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-Scalar = float | Tensor
-"""A physical parameter: one number, or a tensor with one number per batch element."""
+from piwm_gym.systems.params import Parametrisation, Params, Scalar
 
 
 @dataclass(frozen=True)
@@ -103,96 +101,6 @@ class Camera:
         return cos - down * sin, right, -sin - down * cos
 
 
-@dataclass(frozen=True)
-class Learnable:
-    """One learnable quantity: an identifiable combination of physical parameters.
-
-    Attributes:
-        name: Name used in tables and checkpoints.
-        unit: SI unit.
-        link: ``"log"`` for a positive quantity, ``"logit"`` for a fraction in (0, 1).
-        shown_by: What of the data shows it: ``"motion"`` free motion, ``"contact"`` motion on the
-            ground, ``"spread"`` the scatter about the mean motion.
-    """
-
-    name: str
-    unit: str
-    link: str = "log"
-    shown_by: str = "motion"
-
-
-@dataclass(frozen=True)
-class Parametrisation:
-    """A choice of what to learn, and how it maps to and from the physical parameters.
-
-    Attributes:
-        learnables: The learned quantities, in order.
-        from_params: Params to the tuple of learned quantities.
-        to_params: The tuple of learned quantities to params; what is not learned is nominal.
-        caveat: Why results of this choice need care; empty when there is nothing to say.
-    """
-
-    learnables: tuple[Learnable, ...]
-    from_params: Callable[[Any], tuple[Scalar, ...]]
-    to_params: Callable[[Sequence[Scalar]], Any]
-    caveat: str = ""
-
-
-def parameter(default: float, unit: str, description: str, *, may_vanish: bool = False) -> Any:
-    """Declare a physical parameter as a dataclass field with its unit and meaning.
-
-    Args:
-        default: The real environment's value.
-        unit: SI unit.
-        description: What it is.
-        may_vanish: Whether zero is allowed: it switches an effect off.
-    """
-    metadata = {"unit": unit, "description": description, "may_vanish": may_vanish}
-    return field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True)
-class Params:
-    """Physical parameters; subclasses declare the fields with :func:`parameter`.
-
-    Every field is positive (or zero, where it may vanish) and finite, a float or a tensor with
-    one value per batch element.
-    """
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            number = torch.as_tensor(value)
-            vanish = f.metadata["may_vanish"]
-            valid = torch.isfinite(number) & (number >= 0 if vanish else number > 0)
-            if number.is_complex() or not bool(valid.all()):
-                raise ValueError(
-                    f"parameter {f.name!r} [{f.metadata['unit']}] is {value}; expected "
-                    f"{'non-negative' if vanish else 'positive'}, finite numbers"
-                )
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Names of the parameters, in declaration order."""
-        return tuple(f.name for f in fields(cls))
-
-    @classmethod
-    def unit(cls, name: str) -> str:
-        """Unit of one parameter."""
-        return {f.name: f.metadata["unit"] for f in fields(cls)}[name]
-
-    def replace(self, **changes: Scalar) -> "Params":
-        """Copy with some parameters replaced.
-
-        Raises:
-            ValueError: An unknown name, or a value that is not positive and finite.
-        """
-        for name in changes:
-            if name not in self.names():
-                raise ValueError(unknown("parameter", name, self.names()))
-        return replace(self, **changes)
-
-
 @lru_cache(maxsize=64)
 def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Tensor of fixed numbers, made once: copying them to a GPU at every step would wait for it."""
@@ -218,13 +126,6 @@ def columns(parts: Sequence[Tensor]) -> Tensor:
     numbers that alternate in memory would be read one by one.
     """
     return torch.stack(tuple(parts)).movedim(0, -1)
-
-
-def unknown(what: str, got: object, choices: Sequence[str]) -> str:
-    """Text of the error for a name that is not among the choices, with the nearest one."""
-    near = get_close_matches(str(got), choices, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {what} {got!r}; expected one of {', '.join(map(repr, choices))}{hint}"
 
 
 class System(ABC):

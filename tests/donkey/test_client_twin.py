@@ -136,7 +136,7 @@ def test_options_that_are_wrong() -> None:
         make_real(ENV_ID, port=0)
     with pytest.raises(ValueError, match="whose course is unknown; expected 'pixels'"):
         make_real(ENV_ID, "state", port=9091)
-    with pytest.raises(ValueError, match="course is 'medow'.*did you mean 'meadow'"):
+    with pytest.raises(ValueError, match="unknown course 'medow'.*did you mean 'meadow'"):
         make_real(ENV_ID, course="medow")
 
 

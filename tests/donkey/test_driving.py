@@ -8,7 +8,8 @@ import torch
 
 from benchmarks import driving
 from benchmarks.agents import Trained, World
-from benchmarks.driving import FromFrames, drive, rows
+from benchmarks.driving import drive, rows
+from benchmarks.reality import EstimatedStates
 from piwm_gym.checkpoint import load_checkpoint
 from piwm_gym.systems import DonkeyCar
 
@@ -44,13 +45,13 @@ def test_states_from_exact_readings_are_the_states(
     states = system.initial(torch.rand(1, 3))
     readings: list[torch.Tensor] = []
     monkeypatch.setattr(model, "encode_frames", lambda frames: readings[-1])
-    estimate, action = FromFrames(model), None
+    estimator, action = EstimatedStates(model), None
     for _ in range(15):
         readings.append(states[:, system.visible])
-        found = estimate(np.zeros((48, 80, 3), dtype=np.uint8), action)
+        found = estimator.update(np.zeros((1, 48, 80, 3), dtype=np.uint8), action)[0]
         assert torch.allclose(found[:3], states[0, :3], atol=2e-2)
-        action = np.array([0.5, 0.6], dtype=np.float32)
-        states = system.transition(states, torch.from_numpy(action)[None], model.params)
+        action = np.array([[0.5, 0.6]], dtype=np.float32)
+        states = system.transition(states, torch.from_numpy(action), model.params)
     assert torch.allclose(found[3], states[0, 3], atol=0.1)
 
 

@@ -14,7 +14,15 @@ from training import evaluate, probe, report
 from training.collect import Settings, collect
 from training.dataset import TrajectoryDataset, load_dataset
 from training.fit import FitConfig
-from training.metrics import HORIZON, WINDOWS, TestSet, forecast_errors, rmse, true_start
+from training.metrics import (
+    HORIZON,
+    WINDOWS,
+    TestSet,
+    forecast_errors,
+    misplacement,
+    rmse,
+    true_start,
+)
 from training.results import Results
 
 SYSTEM = CartPole()
@@ -57,6 +65,13 @@ def test_true_parameters_from_true_states_make_no_error(
 
 def test_rmse_is_over_samples() -> None:
     assert rmse(torch.tensor([[3.0, 0.0], [-3.0, 4.0]])) == pytest.approx([3.0, 8**0.5])
+
+
+def test_misplacement_counts_frames_more_than_a_metre_off() -> None:
+    errors = torch.tensor([[0.0, 0.1, 9.0], [0.3, 0.4, 0.0], [0.0, 0.2, 0.0], [0.8, 0.8, 0.0]])
+    found = misplacement(errors)
+    assert found["misplaced_percent"] == 25
+    assert found["median_distance"] == pytest.approx(0.2)
 
 
 def evaluated(

@@ -113,7 +113,7 @@ class DonkeyCarCollector(Collector):
             if abs(telemetry.cte) > FURTHEST or telemetry.hit != "none":
                 return None
             actions.append(action)
-            states.append(self._state(states[-1][5] + self._advance(arc)))
+            states.append(self._state(states[-1][5] + self._course.advance(arc, self._arc())))
         return np.stack(states), np.stack(actions)
 
     def _state(self, progress: float) -> np.ndarray:
@@ -126,11 +126,6 @@ class DonkeyCarCollector(Collector):
         """Arc length of the nearest point of the path, m."""
         telemetry = self._simulator.telemetry
         return float(self._course.project(np.array([telemetry.x, telemetry.y]))[0])
-
-    def _advance(self, before: float) -> float:
-        """How far the car got along the path since it was at an arc length, m."""
-        length = self._course.length
-        return (self._arc() - before + length / 2) % length - length / 2
 
     def _film(self, start: Pose, seed: int, actions: np.ndarray) -> np.ndarray:
         """Drive again, and look: uint8 (T+1, H, W, 3) from the settled moment on."""

@@ -33,6 +33,8 @@ from piwm_gym.systems import unknown
 SCHEMA = "piwm-trajectories-1"
 MANIFEST = "manifest.json"
 SPLITS = ("train", "validation", "test")
+FOLDS = 5
+"""Of cross-validation: fold i tests on the i-th fifth, validates on the next, trains on three."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class TrajectoryDataset:
         scenes: float32 (N, S), static visible variables, SI units, S = 0 where the system has
             none; for labels and evaluation only.
         manifest: How the data were made: system, seeds, frame geometry, coverage.
+        fold: Fold of cross-validation, from 0; None is the plain split.
+
+    Raises:
+        ValueError: There is no such fold.
     """
 
     frames: np.ndarray
@@ -54,6 +60,10 @@ class TrajectoryDataset:
     states: np.ndarray
     scenes: np.ndarray
     manifest: dict[str, Any]
+    fold: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fold(self.fold)
 
     def __len__(self) -> int:
         """Number of trajectories."""
@@ -66,14 +76,15 @@ class TrajectoryDataset:
 
         Args:
             seed: Seed of the shuffle.
-            fractions: Shares of train, validation and test.
+            fractions: Shares of train, validation and test; those of a fold are always the same.
 
         Returns:
             Sorted int64 indices of the trajectories under "train", "validation" and "test":
             disjoint, together all of them.
 
         Raises:
-            ValueError: The fractions are not three non-negative numbers that add up to 1.
+            ValueError: The fractions are not three non-negative numbers that add up to 1, or
+                there are fewer trajectories than folds.
         """
         if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(
@@ -81,9 +92,49 @@ class TrajectoryDataset:
                 f"{', '.join(SPLITS)} that add up to 1, such as (0.8, 0.1, 0.1)"
             )
         order = np.random.default_rng(seed).permutation(len(self))
-        ends = np.round(np.cumsum(fractions[:2]) * len(self)).astype(int)
-        parts = np.split(order, ends)
+        if self.fold is None:
+            ends = np.round(np.cumsum(fractions[:2]) * len(self)).astype(int)
+            parts = np.split(order, ends)
+        else:
+            parts = _parts_of_fold(order, self.fold)
         return {name: np.sort(part) for name, part in zip(SPLITS, parts, strict=True)}
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """:func:`describe`, with the number of trajectories that were loaded."""
+        return {**describe(self.manifest, self.fold), "trajectories": len(self)}
+
+
+def check_fold(fold: int | None) -> None:
+    """Raise ValueError if there is no such fold."""
+    if fold is not None and fold not in range(FOLDS):
+        raise ValueError(
+            f"fold is {fold}; expected 0 to {FOLDS - 1}, or none for the plain split; did you mean "
+            f"{min(max(fold, 0), FOLDS - 1)}?"
+        )
+
+
+def _parts_of_fold(order: np.ndarray, fold: int) -> list[np.ndarray]:
+    """Train, validation and test trajectories of a fold, of all in shuffled order."""
+    if len(order) < FOLDS:
+        raise ValueError(f"{len(order)} trajectories; {FOLDS} folds need at least {FOLDS}")
+    parts = np.array_split(order, FOLDS)
+    test, validation, *train = (parts[(fold + i) % FOLDS] for i in range(FOLDS))
+    return [np.concatenate(train), validation, test]
+
+
+def describe(manifest: dict[str, Any], fold: int | None = None) -> dict[str, Any]:
+    """What training sees of a data set, JSON-able: goes into keys and checkpoints."""
+    shards = json.dumps([shard["sha256"] for shard in manifest["shards"]])
+    return {
+        "trajectories": manifest["trajectories"],
+        "steps": manifest["steps"],
+        "collection_seed": manifest["seed"],
+        "sha256": hashlib.sha256(shards.encode()).hexdigest(),
+        "real_id": manifest["real_id"],
+        "split_seed": 0,
+        **({} if fold is None else {"fold": fold}),
+    }
 
 
 def load_dataset(
@@ -92,6 +143,7 @@ def load_dataset(
     limit: int | None = None,
     threads: int = 4,
     allow_missing_states: bool = False,
+    fold: int | None = None,
 ) -> TrajectoryDataset:
     """Load a data set into memory, checking every shard's bytes.
 
@@ -100,14 +152,16 @@ def load_dataset(
         limit: Load only the first this many trajectories.
         threads: Shards unpacked at the same time.
         allow_missing_states: Load frames and actions of a data set that lacks states, too.
+        fold: Fold of cross-validation that it splits by; None is the plain split.
 
     Raises:
         FileNotFoundError: No finished data set is there.
-        ValueError: Another schema, a shard that is missing or has changed, or states that are
-            missing where they are needed.
+        ValueError: Another schema, a shard that is missing or has changed, states that are
+            missing where they are needed, or no such fold.
     """
+    check_fold(fold)
     folder = Path(path)
-    manifest = _read_manifest(folder)
+    manifest = read_manifest(folder)
     if (missing := manifest.get("missing_states")) and not allow_missing_states:
         raise ValueError(
             f"{folder} holds no {', '.join(missing)}: the source had no such telemetry, so there "
@@ -141,7 +195,7 @@ def load_dataset(
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(lambda s: place(_read_shard(folder, s, manifest), s), shards[1:]):
             pass
-    return TrajectoryDataset(**arrays, manifest=manifest)
+    return TrajectoryDataset(**arrays, manifest=manifest, fold=fold)
 
 
 def file_sha256(path: Path) -> str:
@@ -161,7 +215,13 @@ def _command(folder: Path, manifest: dict[str, Any] | None = None) -> str:
     )
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Manifest of a finished data set.
+
+    Raises:
+        FileNotFoundError: No finished data set is there.
+        ValueError: It is damaged, or of another schema.
+    """
     path = folder / MANIFEST
     if not path.exists():
         state = (
@@ -221,4 +281,15 @@ def _read_shard(
     return arrays
 
 
-__all__ = ["MANIFEST", "SCHEMA", "SPLITS", "TrajectoryDataset", "file_sha256", "load_dataset"]
+__all__ = [
+    "FOLDS",
+    "MANIFEST",
+    "SCHEMA",
+    "SPLITS",
+    "TrajectoryDataset",
+    "check_fold",
+    "describe",
+    "file_sha256",
+    "load_dataset",
+    "read_manifest",
+]

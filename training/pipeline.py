@@ -78,7 +78,6 @@ class TrainingData:
         labelled, ranges = labelled_truth(dataset, system)
         labels = weak_labels(labelled, ranges, supervision)
         split = dataset.split()
-        shards = json.dumps([shard["sha256"] for shard in dataset.manifest["shards"]])
         return cls(
             system,
             torch.from_numpy(dataset.frames).to(device),
@@ -87,15 +86,7 @@ class TrainingData:
             torch.from_numpy(labels.proxy_std).to(device),
             torch.from_numpy(split["train"]).to(device),
             torch.from_numpy(split["validation"]).to(device),
-            {
-                "trajectories": len(dataset),
-                "steps": dataset.actions.shape[1],
-                "collection_seed": dataset.manifest["seed"],
-                "sha256": hashlib.sha256(shards.encode()).hexdigest(),
-                "real_id": dataset.manifest["real_id"],
-                "split_seed": 0,
-                "supervision": asdict(supervision),
-            },
+            {**dataset.description, "supervision": asdict(supervision)},
         )
 
     def sample(self) -> Tensor:

@@ -2,24 +2,27 @@
 
 Interrupted at any point, the same command goes on where it was and loses at most
 ``save_seconds``. Under torchrun the processes share every batch. Settings of the preset can be
-overridden field by field: ``--vision.epochs 10 --weights.pixel 0``.
+overridden field by field: ``--vision.epochs 10 --weights.pixel 0``. Many runs, on one machine or
+a cluster: ``training/reproduce.py``.
 """
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
 from rich.console import Console
 
-from piwm_gym.checkpoint import resolve_device, save
+from piwm_gym.checkpoint import CheckpointError, load_checkpoint, resolve_device, save
+from piwm_gym.locate import file_name
 from piwm_gym.models import VARIANTS
 from piwm_gym.systems import get_system, unknown
 from training import distributed
 from training.config import TrainConfig, effective, preset
-from training.dataset import TrajectoryDataset, load_dataset
+from training.dataset import TrajectoryDataset, check_fold, describe, load_dataset
 from training.metrics import TestSet, summary
 from training.pipeline import TrainingData, key, train_variant
 from training.run import Log, Run
@@ -38,6 +41,7 @@ class Arguments:
         noise_level: Width of the label intervals, as a fraction of each dimension's range.
         bias: How long a label's shift stays: per_step, per_trajectory or per_dataset.
         label_seed: Seed of the labels.
+        fold: Fold of cross-validation, 0 to 4; the plain split if not given.
         data: Folder of the data set; data/SYSTEM-laptop if not given.
         runs: Folder for logs and resumable states.
         out: Folder for finished checkpoints; the run's own if not given.
@@ -51,11 +55,53 @@ class Arguments:
     noise_level: float = 0.05
     bias: Bias = "per_step"
     label_seed: int = 0
+    fold: int | None = None
     data: Path | None = None
     runs: Path = Path("runs")
     out: Path | None = None
     device: str = "auto"
     quiet: bool = False
+
+    @property
+    def supervision(self) -> Supervision:
+        """How weak the labels are."""
+        return Supervision(self.noise_level, self.bias, seed=self.label_seed)
+
+    @property
+    def data_folder(self) -> Path:
+        """Folder of the data set."""
+        return self.data or Path("data") / f"{self.system}-laptop"
+
+    def settings(self, config: TrainConfig) -> dict[str, Any]:
+        """What training depends on besides the data; goes into keys and the checkpoint."""
+        return {"preset": self.preset, **effective(config)}
+
+    def folder(self, config: TrainConfig, data: dict[str, Any]) -> Path:
+        """The run's own folder. A fold has its own stage 1, so its runs are apart from others."""
+        name = f"{config.autoencoder.variant}-noise{self.noise_level:g}"
+        place = self.runs / self.system / ("" if self.fold is None else f"fold-{self.fold}")
+        return place / f"{name}-{key(self.settings(config), data)}"
+
+    def checkpoint(self, config: TrainConfig, data: dict[str, Any]) -> Path:
+        """Where the checkpoint goes."""
+        name = file_name(self.system, config.autoencoder.variant)
+        return (self.out or self.folder(config, data)) / name
+
+
+def is_finished(arguments: Arguments, config: TrainConfig, manifest: dict[str, Any]) -> bool:
+    """Whether the checkpoint is there, undamaged, with these settings and of these data.
+
+    Args:
+        arguments: What to train, of one variant.
+        config: Its settings.
+        manifest: That of the data set.
+    """
+    data = {**describe(manifest, arguments.fold), "supervision": asdict(arguments.supervision)}
+    try:
+        found = load_checkpoint(arguments.checkpoint(config, data), "cpu").metadata
+    except CheckpointError:
+        return False
+    return key(found.get("training"), found.get("data")) == key(arguments.settings(config), data)
 
 
 def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset) -> Path:
@@ -65,18 +111,14 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
         The checkpoint.
     """
     device = resolve_device(arguments.device)
-    supervision = Supervision(arguments.noise_level, arguments.bias, seed=arguments.label_seed)
-    data = TrainingData.prepare(dataset, supervision, device)
-    variant = config.autoencoder.variant
-    settings = {"preset": arguments.preset, **effective(config)}
-    name = f"{variant}-noise{arguments.noise_level:g}-{key(settings, data.description)}"
-    folder = arguments.runs / arguments.system / name
+    data = TrainingData.prepare(dataset, arguments.supervision, device)
+    folder = arguments.folder(config, data.description)
     run = Run(folder, _tensorboard(folder), arguments.quiet)
     model, results = train_variant(config, data, run)
-    path = (arguments.out or folder) / f"{arguments.system}-{variant}.safetensors"
+    path = arguments.checkpoint(config, data.description)
     if distributed.rank() == 0:
         metadata = {
-            "training": settings,
+            "training": arguments.settings(config),
             "data": data.description,
             "stages": results,
             "measured": summary(model, TestSet(dataset, model.system, model.device)),
@@ -97,21 +139,31 @@ def _tensorboard(folder: Path) -> Log:
     return writer.add_scalar
 
 
+def parse(arguments: Sequence[str] | None = None) -> tuple[Arguments, list[TrainConfig]]:
+    """Command line to what is to be trained, and the settings of each variant.
+
+    Raises:
+        ValueError: Unknown system, variant, fold or preset.
+    """
+    args, rest = tyro.cli(Arguments, args=arguments, return_unknown_args=True)
+    chosen = VARIANTS if args.variant == "all" else (args.variant,)
+    if args.variant not in (*VARIANTS, "all"):
+        raise ValueError(unknown("variant", args.variant, (*VARIANTS, "all")))
+    get_system(args.system)
+    check_fold(args.fold)
+    return args, [
+        tyro.cli(TrainConfig, default=preset(args.preset, v, args.system), args=rest)
+        for v in chosen
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; see the module's docstring."""
     console = Console(stderr=True)
     try:
-        args, rest = tyro.cli(Arguments, args=arguments, return_unknown_args=True)
-        chosen = VARIANTS if args.variant == "all" else (args.variant,)
-        if args.variant not in (*VARIANTS, "all"):
-            raise ValueError(unknown("variant", args.variant, (*VARIANTS, "all")))
-        get_system(args.system)  # an unknown one is an error before anything else
-        configs = [
-            tyro.cli(TrainConfig, default=preset(args.preset, v, args.system), args=rest)
-            for v in chosen
-        ]
+        args, configs = parse(arguments)
         distributed.initialize()
-        dataset = load_dataset(args.data or Path("data") / f"{args.system}-laptop")
+        dataset = load_dataset(args.data_folder, fold=args.fold)
         for config in configs:
             path = train(args, config, dataset)
             console.print(f"{path}", markup=False)

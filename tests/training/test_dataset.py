@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from training.collect import Settings, collect, shard_path
-from training.dataset import TrajectoryDataset, load_dataset
+from training.dataset import (
+    FOLDS,
+    TrajectoryDataset,
+    describe,
+    load_dataset,
+    read_manifest,
+)
 
 SETTINGS = Settings("cartpole", trajectories=7, steps=4, shard_size=3, seed=1)
 
@@ -57,13 +63,14 @@ def test_limit_must_leave_something(collected):
         load_dataset(collected, limit=0)
 
 
-def empty(n: int) -> TrajectoryDataset:
+def empty(n: int, fold: int | None = None) -> TrajectoryDataset:
     return TrajectoryDataset(
         np.zeros((n, 2, 1, 1, 3), np.uint8),
         np.zeros((n, 1)),
         np.zeros((n, 2, 4)),
         np.zeros((n, 0)),
         {},
+        fold,
     )
 
 
@@ -87,6 +94,41 @@ def test_split_depends_on_the_seed_only():
 def test_split_rejects_other_fractions(fractions):
     with pytest.raises(ValueError, match="expected three non-negative shares"):
         empty(10).split(fractions=fractions)
+
+
+def test_the_plain_split_is_the_one_that_shipped_weights_were_trained_with():
+    split = empty(24).split()
+    assert split["test"].tolist() == [1, 15]
+    assert split["validation"].tolist() == [9, 14, 17]
+
+
+@pytest.mark.parametrize("n", [5, 24, 2000])
+def test_folds_test_every_trajectory_once_and_validate_on_the_next(n):
+    splits = [empty(n, fold).split() for fold in range(FOLDS)]
+    tested = np.concatenate([split["test"] for split in splits])
+    np.testing.assert_array_equal(np.sort(tested), np.arange(n))
+    for split, following in zip(splits, splits[1:] + splits[:1], strict=True):
+        np.testing.assert_array_equal(split["validation"], following["test"])
+        together = np.concatenate(list(split.values()))
+        np.testing.assert_array_equal(np.sort(together), np.arange(n))
+        assert max(map(len, split.values())) == len(split["train"]) >= 3 * (n // FOLDS)
+
+
+def test_impossible_folds():
+    with pytest.raises(ValueError, match=r"fold is 5; expected 0 to 4.*did you mean 4\?"):
+        empty(24, 5)
+    with pytest.raises(ValueError, match=r"fold is -1; expected 0 to 4.*did you mean 0\?"):
+        load_dataset("nowhere", fold=-1)
+    with pytest.raises(ValueError, match="4 trajectories; 5 folds need at least 5"):
+        empty(4, 0).split()
+
+
+def test_only_a_fold_changes_the_description(collected):
+    plain, fold = load_dataset(collected).description, load_dataset(collected, fold=3).description
+    assert "fold" not in plain
+    assert fold == {**plain, "fold": 3}
+    assert plain == describe(read_manifest(collected))
+    assert load_dataset(collected, limit=2).description == {**plain, "trajectories": 2}
 
 
 def test_missing_data_set_names_the_command(tmp_path):

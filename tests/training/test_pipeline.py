@@ -35,7 +35,7 @@ from training.stages import (
     VisionStage,
 )
 from training.supervision import Supervision
-from training.train import main
+from training.train import main, parse
 
 SYSTEM = CartPole()
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,8 @@ def test_one_step_of_every_stage_reaches_what_it_trains_and_nothing_else(
         )
         loss, _ = stage({"frames": frames, **labels})
         loss.backward()
-        missing = [n for n, p in autoencoder.named_parameters() if p.grad is None]
+        own = (n for n in autoencoder.named_parameters() if not n[0].startswith("direct."))
+        missing = [n for n, p in own if p.grad is None]
         assert missing == [] or missing == ["bottleneck.codebook"]  # it has not started
         return
     vision = VisionStage(autoencoder, data.sample(), foreground)
@@ -220,7 +221,8 @@ def test_scenes_are_labelled_like_states(lander_folder: Path) -> None:
     autoencoder = build_autoencoder(preset("debug", VARIANTS[0]).autoencoder, system)
     labels = data.configuration_labels(autoencoder)["proxy_mean"]
     torch.testing.assert_close(
-        autoencoder.denormalize(labels)[..., 3:], data.proxy_mean[..., dimensions:]
+        autoencoder.denormalize(labels)[..., 3:],
+        data.proxy_mean[..., dimensions:].mean(1, keepdim=True).expand_as(labels[..., 3:]),
     )
 
 
@@ -254,10 +256,22 @@ def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) 
     assert len(list((tmp_path / "cartpole").glob("extrinsic-*"))) == 2
 
 
+def test_runs_of_a_fold_and_their_first_stage_are_apart_from_others(tmp_path: Path) -> None:
+    words = ["cartpole", "--preset", "debug", "--runs", str(tmp_path)]
+    folders = []
+    for fold in ([], ["--fold", "0"], ["--fold", "1"]):
+        arguments, (config,) = parse([*words, *fold])
+        folders.append(arguments.folder(config, {}))
+    shared = [folder.parent for folder in folders]  # stage 1 lies beside the runs
+    home = tmp_path / "cartpole"
+    assert shared == [home, home / "fold-0", home / "fold-1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--variant", "extrinsic"], "did you mean 'extrinsic-discrete'"),
+        (["--fold", "5"], "did you mean 4?"),
         (["--preset", "labtop"], "did you mean 'laptop'"),
         (["--data", "nowhere"], "python -m training.collect"),
         (["--noise-level", "-1"], "noise_level is -1"),

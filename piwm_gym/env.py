@@ -16,7 +16,6 @@ from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.shell import Shell, Source, check_render_mode, wait
-from piwm_gym.slots import Slots
 from piwm_gym.systems import Params
 from piwm_gym.world_model import WorldModel
 
@@ -263,6 +262,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             randomize=randomize,
             compiled=AutoresetMode.DISABLED if compile else None,
         )
+        self._told_params: tuple[Any, dict[str, float]] = (None, {})
         self.obs_type = obs_type
         self.observation_space = observation_space(self.system, obs_type)
         self.action_space = self.system.action_space
@@ -298,11 +298,12 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             self.simulation.seed([seed])
         elif not self.simulation.started:
             self.simulation.seed([int(self.np_random.integers(2**63))])
-        self.simulation.begin(Slots.every(1, self.simulation.device), read)
-        info = {**self._info(), "params": self._param_values()}
+        start = self.simulation.begin_single(read)
+        info = self._info(start.state)
+        info["params"] = self._param_values()
         if self.system.scene_variables:
             info["scene"] = wait(self.simulation.scene[0])
-        return self._observe(), info
+        return self._observe(start.observation), info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Advance one time step.
@@ -312,45 +313,56 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             gymnasium.error.ResetNeeded: There has been no reset yet.
         """
         self._require_reset("step")
-        checked = check_actions(self.action_space, action, ())
-        over = bool(self.simulation.done)
-        tensor = torch.as_tensor(checked[None]).to(self.simulation.device)
-        outcome, _ = self.simulation.advance(tensor, AutoresetMode.DISABLED)
-        terminated = bool(outcome.terminated)
-        if over:
+        new = self.simulation.advance_single(self._read_action(action))
+        if new.over:
             self._warn_over()
-        reward = 0.0 if over and terminated else float(outcome.reward)
-        return self._observe(), reward, terminated, False, self._info()
+        reward = 0.0 if new.over and new.terminated else new.reward
+        return self._observe(new.observation), reward, new.terminated, False, self._info(new.state)
+
+    def _read_action(self, action: Any) -> np.ndarray:
+        space = self.action_space
+        if type(action) in (int, np.int64) and isinstance(space, gym.spaces.Discrete):
+            index = action - space.start  # nearly all actions: what it takes is this and no more
+            if 0 <= index < space.n:
+                return np.array(action)
+        return check_actions(space, action, ())
 
     def render(self) -> np.ndarray | None:
         """The imagined frame, uint8 (H, W, 3); None without a render mode."""
         return wait(self.simulation.frames()[0]) if self._may_render() else None
 
-    def _observe(self) -> Any:
-        simulation = self.simulation
-        if self.obs_type == "pixels":
-            return wait(simulation.frames()[0])
+    def _observe(self, state: np.ndarray) -> Any:
+        """What the agent sees, of which the state is known already."""
         if self.obs_type == "state":
-            return wait(simulation.observation(simulation.state)[0])
-        frame, state = simulation.frames()[0], simulation.observation(simulation.state)[0]
-        return {"pixels": wait(frame), "state": wait(state)}
+            return state
+        frame = wait(self.simulation.frames()[0])
+        return frame if self.obs_type == "pixels" else {"pixels": frame, "state": state}
 
-    def _info(self) -> dict[str, Any]:
-        simulation, state = self.simulation, self.simulation.state
+    def _info(self, state: np.ndarray) -> dict[str, Any]:
+        """What a state is, of which nothing is computed before it is looked at."""
         return LazyDict(
             {
-                "state": lambda: wait(state[0]),
-                "in_distribution": lambda: bool(simulation.in_distribution(state)),
+                "state": state.copy,
+                "in_distribution": partial(self._in_distribution, state),
                 **{name: partial(self._told, name, state) for name in self.system.info_names},
             }
         )
 
-    def _told(self, name: str, state: torch.Tensor) -> float | int:
-        return self.system.info(state)[name].item()
+    def _batch(self, state: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(state[None]).to(self.simulation.device)
+
+    def _in_distribution(self, state: np.ndarray) -> bool:
+        return bool(self.simulation.in_distribution(self._batch(state)))
+
+    def _told(self, name: str, state: np.ndarray) -> float | int:
+        return self.system.info(self._batch(state))[name].item()
 
     def _param_values(self) -> dict[str, float]:
-        values = self.simulation.params.per_slot()
-        return {name: _shortest(float(value)) for name, value in values.items()}
+        params = self.simulation.params
+        if params.varies or self._told_params[0] is not params.current:
+            values = {name: _shortest(float(x)) for name, x in params.per_slot().items()}
+            self._told_params = params.current, values
+        return dict(self._told_params[1])
 
     def _warn_over(self) -> None:
         gym.logger.warn(

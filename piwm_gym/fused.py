@@ -10,17 +10,19 @@ import importlib.util
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from piwm_gym.random import GOLDEN, draw, wrap
+from piwm_gym.scalar import Scalars, scalar_code
 from piwm_gym.systems import System
 from piwm_gym.systems.system import columns
 
@@ -46,6 +48,27 @@ class Moment(NamedTuple):
     elapsed: Tensor
     done: Tensor
     positions: Tensor
+
+
+class Numbers(NamedTuple):
+    """A :class:`Moment` of one slot: lists of float32 scalars, integers or booleans."""
+
+    state: Scalars
+    scene: Scalars
+    elapsed: Scalars
+    done: Scalars
+    positions: Scalars
+
+    @classmethod
+    def of(cls, moment: Moment) -> "Numbers":
+        """Of tensors."""
+        return cls(*(numbers(part.numpy()) for part in moment))
+
+
+def numbers(array: np.ndarray) -> Scalars:
+    """Numbers of an array, as :func:`piwm_gym.scalar.scalar_code` reads them."""
+    flat = array.ravel()
+    return list(flat) if flat.dtype.kind == "f" else flat.tolist()
 
 
 @dataclass(frozen=True)
@@ -159,6 +182,12 @@ def _restart(
     return state, scene, positions, drawn if rules.num_params else None
 
 
+def _start(rules: Rules, started: Tensor, *before: Tensor) -> tuple[Tensor, ...]:
+    """State, scene and random stream of an episode that starts, and what is observed of it."""
+    state, scene, positions, _ = _restart(rules, started, *before)
+    return state, scene, positions, _clipped(rules, rules.system.observation(state))
+
+
 def _move(positions: Tensor, count: int, mask: Tensor | None) -> Tensor:
     """Random streams after ``count`` numbers, in the slots of the mask."""
     moved = positions + wrap(count * GOLDEN)
@@ -238,6 +267,37 @@ class Fused:
         return advanced._replace(**cut, **rest)
 
 
+class Solo:
+    """:func:`advance` of a single slot on plain numbers, see :mod:`piwm_gym.scalar`.
+
+    Args:
+        rules: What stays the same from step to step; nothing begins anew.
+        moment: Of one slot.
+        action: (1, *A).
+        params: Physical parameters.
+
+    Raises:
+        UnsupportedError: The system does what has no counterpart on numbers.
+    """
+
+    def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
+        inputs = (*moment, action, *vars(params).values())
+        self._code = scalar_code(partial(_flat, rules, type(params)), inputs)
+        start = (moment.state, moment.scene, moment.positions)
+        self._begin = scalar_code(partial(_start, rules, torch.ones_like(moment.done)), start)
+
+    def __call__(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
+        """One step: :class:`Advanced`, with a list of numbers instead of each tensor."""
+        with np.errstate(all="ignore"):  # like torch, which knows no warnings of this kind
+            return Advanced._make(self._code(*moment, action, *params))
+
+    def begin(self, moment: Numbers) -> tuple[Numbers, Scalars]:
+        """A new episode of the same parameters, and its first observation."""
+        start = self._begin(moment.state, moment.scene, moment.positions)
+        state, scene, positions, observation = start
+        return Numbers(state, scene, [0], [False], positions), observation
+
+
 def _shapes(params: Any) -> list[torch.Size]:
     return [value.shape for value in vars(params).values()]
 
@@ -275,4 +335,14 @@ def _cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
     return lambda inputs: tuple(x.clone() for x in compiled(*inputs))  # the next run overwrites
 
 
-__all__ = ["Advanced", "Fused", "Moment", "Rules", "advance", "available"]
+__all__ = [
+    "Advanced",
+    "Fused",
+    "Moment",
+    "Numbers",
+    "Rules",
+    "Solo",
+    "advance",
+    "available",
+    "numbers",
+]

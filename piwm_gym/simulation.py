@@ -7,17 +7,20 @@ once it is made: a step leaves the ones before it as they were, to be looked at 
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from piwm_gym.fused import Fused, Moment, Rules, available
+from piwm_gym.fused import Fused, Moment, Numbers, Rules, Solo, available, numbers
 from piwm_gym.models.vision import to_uint8
 from piwm_gym.options import ResetOptions
 from piwm_gym.random import RandomStreams
+from piwm_gym.scalar import Scalars, UnsupportedError
 from piwm_gym.slot_params import ParamsState, SlotParams
 from piwm_gym.slots import Slots
 from piwm_gym.world_model import WorldModel
@@ -76,6 +79,39 @@ class Snapshot:
     params: ParamsState
 
 
+class Single(NamedTuple):
+    """What a step of a single slot gives.
+
+    Attributes:
+        state: (D,) float32, SI units.
+        observation: (O,) float32, in the real environment's scaling, clipped to its space.
+        reward: The real environment's reward.
+        terminated: The system says that the episode is over.
+        over: Whether it was over before.
+    """
+
+    state: np.ndarray
+    observation: np.ndarray
+    reward: float
+    terminated: bool
+    over: bool
+
+
+def _part(name: str) -> Any:
+    """A tensor of the simulation: written when somebody asks, if steps are ahead in numbers."""
+
+    def get(self: "Simulation") -> Tensor:
+        self._catch_up()
+        return self._tensors[name]
+
+    def put(self: "Simulation", value: Tensor) -> None:
+        self._catch_up()
+        self._numbers = None
+        self._tensors[name] = value
+
+    return property(get, put)
+
+
 class Simulation:
     """State, parameters and random streams of n slots, on the model's device.
 
@@ -91,10 +127,10 @@ class Simulation:
         UserWarning: There is nothing to compile with here; steps run as they are.
     """
 
-    state: Tensor
-    scene: Tensor
-    elapsed: Tensor
-    done: Tensor
+    state: Tensor = _part("state")
+    scene: Tensor = _part("scene")
+    elapsed: Tensor = _part("elapsed")
+    done: Tensor = _part("done")
 
     def __init__(
         self,
@@ -111,7 +147,12 @@ class Simulation:
         self.num_slots = num_slots
         self.max_episode_steps = max_episode_steps
         self.params = SlotParams(model.params, num_slots, self.device, params, randomize)
-        self.streams: RandomStreams | None = None
+        self._tensors: dict[str, Tensor] = {}
+        self._streams: RandomStreams | None = None
+        self._numbers: Numbers | None = None
+        self._numbers_of: Any = None
+        self._params_numbers: list[Scalars] = []
+        self._ahead = False
         self._frames: Tensor | None = None
         self._fused: Fused | None = None
         self._observed: tuple[Tensor, Tensor] | None = None
@@ -124,7 +165,18 @@ class Simulation:
     @property
     def started(self) -> bool:
         """Whether there has been a reset."""
-        return hasattr(self, "state")
+        return bool(self._tensors)
+
+    @property
+    def streams(self) -> RandomStreams | None:
+        """Random numbers; None before there is a seed."""
+        self._catch_up()
+        return self._streams
+
+    @streams.setter
+    def streams(self, streams: RandomStreams) -> None:
+        self._catch_up()
+        self._streams, self._numbers = streams, None
 
     def seed(self, seeds: Sequence[int], mask: Tensor | None = None) -> None:
         """Start the random streams, of all slots or of those in the mask."""
@@ -203,6 +255,17 @@ class Simulation:
             options.frames, options.actions, params=self.params.current, scene=scene
         )
 
+    def _example(self, mode: AutoresetMode) -> tuple[Rules, Moment, Tensor, Any]:
+        """What the step of an autoreset mode is made from."""
+        box, space = self.system.observation_space, self.system.action_space
+        low, high = (tuple(bound.tolist()) for bound in (box.low, box.high))
+        limit, count = self.max_episode_steps, self.params.num_uniforms
+        dtype = torch.int64 if isinstance(space, gym.spaces.Discrete) else torch.float32
+        shape = (self.num_slots, *(space.shape or ()))
+        action = torch.zeros(shape, dtype=dtype, device=self.device)
+        rules = Rules(self.system, mode, limit, count, low, high)
+        return rules, self._blank(), action, self.params.current
+
     def _compile(self, mode: AutoresetMode) -> None:
         """Compile the step for an autoreset mode; :meth:`advance` uses it from now on."""
         if not available(self.device):
@@ -212,14 +275,88 @@ class Simulation:
                 stacklevel=2,
             )
             return
-        box, space = self.system.observation_space, self.system.action_space
-        low, high = (tuple(bound.tolist()) for bound in (box.low, box.high))
-        limit, count = self.max_episode_steps, self.params.num_uniforms
-        dtype = torch.int64 if isinstance(space, gym.spaces.Discrete) else torch.float32
-        shape = (self.num_slots, *(space.shape or ()))
-        action = torch.zeros(shape, dtype=dtype, device=self.device)
-        rules = Rules(self.system, mode, limit, count, low, high)
-        self._fused = Fused(rules, self._blank(), action, self.params.current)
+        self._fused = Fused(*self._example(mode))
+
+    @cached_property
+    def _solo(self) -> Solo | None:
+        """The step of a single slot on numbers; None where it has to be made with tensors."""
+        if self._fused is not None or self.num_slots > 1 or self.device.type != "cpu":
+            return None
+        try:
+            return Solo(*self._example(AutoresetMode.DISABLED))
+        except UnsupportedError:
+            return None
+
+    def advance_single(self, action: np.ndarray) -> Single:
+        """Advance a single slot by one time step; nothing begins anew.
+
+        Same numbers as :meth:`advance`, sooner.
+
+        Args:
+            action: (*A).
+        """
+        if self._solo is None:
+            return self._advance_single(action)
+        before = self._in_numbers()
+        new = self._solo(before, numbers(action), self._params_numbers)
+        (over,), (terminated,), (reward,) = before.done, new.terminated, new.reward
+        done = [over or bool(terminated)]
+        self._lead(Numbers(new.state, new.scene, new.elapsed, done, new.positions))
+        state, observation = (np.array(x, dtype=np.float32) for x in (new.state, new.observation))
+        return Single(state, observation, float(reward), bool(terminated), over)
+
+    def begin_single(self, options: ResetOptions) -> Single:
+        """Start a new episode in a single slot, as :meth:`begin`, sooner if nothing is special.
+
+        Args:
+            options: Where to start and with what parameters; default: drawn.
+        """
+        solo = self.__dict__.get("_solo")  # there after the first step: no reset waits for it
+        if solo is None or self.params.varies or options != ResetOptions():
+            self.begin(Slots.every(1, self.device), options)
+            seen = self.state, self.observation(self.state)
+            state, observation = (x[0].cpu().numpy().copy() for x in seen)
+        else:
+            begun, observed = solo.begin(self._in_numbers())
+            self._lead(begun)
+            state, observation = (np.array(x, dtype=np.float32) for x in (begun.state, observed))
+        return Single(state, observation, 0.0, False, False)
+
+    def _advance_single(self, action: np.ndarray) -> Single:
+        over = bool(self.done)
+        tensor = torch.as_tensor(action[None]).to(self.device)
+        outcome, _ = self.advance(tensor, AutoresetMode.DISABLED)
+        seen = self.state, self.observation(self.state)
+        state, observation = (x[0].cpu().numpy().copy() for x in seen)
+        return Single(state, observation, float(outcome.reward), bool(outcome.terminated), over)
+
+    def _in_numbers(self) -> Numbers:
+        """The moment in numbers, and the parameters; read where tensors have changed."""
+        params = self.params.current
+        if self._numbers is None or self._numbers_of is not params:
+            self._numbers, self._numbers_of = Numbers.of(self._moment()), params
+            self._params_numbers = [numbers(value.numpy()) for value in vars(params).values()]
+        return self._numbers
+
+    def _lead(self, moment: Numbers) -> None:
+        """Go on in numbers; the tensors are written when somebody asks for them."""
+        self._numbers, self._ahead, self._frames = moment, True, None
+
+    def _catch_up(self) -> None:
+        """Write the tensors, if steps are ahead in numbers."""
+        if not self._ahead:
+            return
+        self._ahead = False
+        assert self._numbers is not None
+        assert self._streams is not None
+        now = self._numbers
+        self._tensors |= {
+            "state": torch.from_numpy(np.array([now.state], dtype=np.float32)),
+            "scene": torch.from_numpy(np.array([now.scene], dtype=np.float32)),
+            "elapsed": torch.tensor(now.elapsed, dtype=torch.int32),
+            "done": torch.tensor(now.done),
+        }
+        self._streams.positions = torch.tensor(now.positions)
 
     def advance(self, action: Tensor, mode: AutoresetMode) -> tuple[Outcome, Ended | None]:
         """Advance every slot by one time step, and begin new episodes as the mode says.
@@ -384,4 +521,4 @@ class Simulation:
         self._frames = None
 
 
-__all__ = ["DECODE_CHUNK", "Outcome", "Simulation", "Snapshot"]
+__all__ = ["DECODE_CHUNK", "Outcome", "Simulation", "Single", "Snapshot"]

@@ -11,8 +11,9 @@ A data set is a folder::
 Shards are the unit of work. Each is written under a temporary name and renamed, the mark last, so
 a run may be killed at any moment; the same command then goes on with what is missing, and makes
 broken shards again. Trajectory i draws from its own generator, seeded with (seed, i): the bytes
-depend on seed and settings, not on the number of workers. :func:`collect_shard` alone makes one
-shard, for job arrays that share the folder; any later run of the command adds the manifest.
+depend on seed and settings, not on the number of workers. ``--ray auto`` makes shards on the
+machines of a ray cluster, which must share the folder. :func:`collect_shard` alone makes one shard,
+for job arrays that share it; any later run of the command adds the manifest.
 """
 
 import dataclasses
@@ -21,14 +22,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any, cast
 
 import numpy as np
@@ -38,6 +36,7 @@ from rich.progress import track
 
 from piwm_gym.preprocess import RESIZER
 from piwm_gym.systems import get_system, unknown
+from training import fanout
 from training.collectors import get_collector
 from training.dataset import MANIFEST, SCHEMA, file_sha256
 from training.shards import coverage, shard_path, write_json, write_shard
@@ -154,13 +153,21 @@ def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
     return path
 
 
-def collect(settings: Settings, folder: Path, workers: int = 1, *, quiet: bool = True) -> Path:
+def collect(
+    settings: Settings,
+    folder: Path,
+    workers: int = 1,
+    *,
+    ray: str | None = None,
+    quiet: bool = True,
+) -> Path:
     """Make a data set, or the part of it that is missing.
 
     Args:
         settings: What to collect.
         folder: Where to; made if need be.
         workers: Processes. With 1, everything happens in this one.
+        ray: Address of a ray cluster, which then makes the shards; see ``training/fanout.py``.
         quiet: Show no progress bar.
 
     Returns:
@@ -168,6 +175,8 @@ def collect(settings: Settings, folder: Path, workers: int = 1, *, quiet: bool =
 
     Raises:
         ValueError: The folder holds a data set of other settings.
+        ImportError: ``ray`` is given, but not installed.
+        ConnectionError: There is no such ray cluster.
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1")
@@ -176,10 +185,10 @@ def collect(settings: Settings, folder: Path, workers: int = 1, *, quiet: bool =
     manifest = folder / MANIFEST
     if manifest.exists():
         _check_identity(settings, manifest)
-    job = partial(collect_shard, settings, folder=folder)
+    job = partial(collect_shard, settings, folder=folder.resolve())
     console = Console(stderr=True, quiet=quiet)
     for _ in track(
-        _in_processes(job, settings.num_shards, workers),
+        _side_by_side(job, settings.num_shards, workers, ray),
         description=f"{settings.system}: shards of {settings.shard_size} trajectories",
         total=settings.num_shards,
         console=console,
@@ -191,51 +200,16 @@ def collect(settings: Settings, folder: Path, workers: int = 1, *, quiet: bool =
     return manifest
 
 
-def _in_processes(job: Callable[[int], Path], count: int, workers: int) -> Iterator[Path]:
-    """Run the job for 0 to ``count - 1``, in this process or in several fresh ones."""
-    if workers == 1 or count == 1:
+def _side_by_side(
+    job: Callable[[int], Path], count: int, workers: int, ray: str | None
+) -> Iterator[Path]:
+    """Run the job for 0 to ``count - 1``: in this process, in several fresh ones, or by ray."""
+    if ray is None and (workers == 1 or count == 1):
         yield from map(job, range(count))
         return
-    with (
-        _one_thread_per_child(),
-        ProcessPoolExecutor(
-            min(workers, count), get_context("spawn"), initializer=_end_with_parent
-        ) as pool,
-    ):
-        futures = [pool.submit(job, i) for i in range(count)]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _end_with_parent() -> None:
-    """Make this worker end when its parent is killed; a pool's workers would wait for ever."""
-    parent = parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
-
-
-@contextmanager
-def _one_thread_per_child() -> Iterator[None]:
-    """Let child processes inherit one numerical thread each: the libraries read it on loading."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with fanout.cluster(ray) if ray else fanout.processes(min(workers, count)) as submit:
+        for future in as_completed([submit(job, i) for i in range(count)]):
+            yield future.result()
 
 
 def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
@@ -302,6 +276,7 @@ def main(
     out: Path | None = None,
     workers: int = os.cpu_count() or 1,
     seed: int = 0,
+    ray: str | None = None,
 ) -> None:
     """Collect trajectories from a real environment; run it again to go on after an interruption.
 
@@ -311,13 +286,14 @@ def main(
         out: Folder of the data set; data/SYSTEM-PRESET if not given.
         workers: Number of processes.
         seed: Seed of everything random.
+        ray: Address of a ray cluster that makes the shards: auto, local or host:port.
     """
     console = Console(stderr=True)
     try:
         settings = preset_settings(system, preset, seed)
         folder = out or Path("data") / f"{system}-{preset}"
-        manifest = collect(settings, folder, workers, quiet=False)
-    except ValueError as error:
+        manifest = collect(settings, folder, workers, ray=ray, quiet=False)
+    except (ValueError, ImportError, ConnectionError) as error:
         console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(2)
     console.print(f"{settings.trajectories} trajectories in {manifest.parent}", markup=False)

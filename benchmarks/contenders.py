@@ -15,7 +15,6 @@ import torch
 
 import piwm_gym
 from benchmarks.stopwatch import Call, Subject
-from piwm_gym.models.vision import to_uint8
 from piwm_gym.registration import get_entry
 from piwm_gym.systems import get_system
 from piwm_gym.world_model import WorldModel
@@ -146,7 +145,7 @@ def encoding(model: WorldModel, batches: tuple[int, ...], device: str) -> Iterat
     for n in batches:
         uniforms = torch.rand(n, system.num_initial_uniforms)
         states = system.initial(uniforms)[:, None].expand(-1, WINDOW, -1)
-        frames = to_uint8(model.decode(states.to(device)))
+        frames = model.draw(states.to(device))
         actions = torch.from_numpy(_drawn(system.action_space, (n, WINDOW - 1))).to(device)
 
         def call(frames: torch.Tensor = frames, actions: torch.Tensor = actions) -> None:

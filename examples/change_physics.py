@@ -12,7 +12,6 @@ import torch
 import tyro
 
 import piwm_gym
-from piwm_gym.models.vision import to_uint8
 from piwm_gym.planning import cem, shift
 from piwm_gym.systems import CartPoleParams
 from piwm_gym.video import side_by_side, write_video
@@ -49,7 +48,7 @@ def main(
     print(f"length x {length_factor}, gravity {gravity} m/s^2: the pole stands {stands} steps")
     print(f"of {steps} in the model, {really} of {steps} in CartPole-v1 changed alike")
 
-    films = [to_uint8(model.decode(s[: stands + 1])).numpy() for s in (learned, other)]
+    films = [model.draw(s[: stands + 1]).numpy() for s in (learned, other)]
     film = side_by_side(films[0], films[1], captions=("learned physics", "changed physics"))
     for name in ("change_physics.mp4", "change_physics.gif"):
         print(write_video(film, output / name, fps=1 / model.system.dt))

@@ -119,6 +119,7 @@ def load(
     variant: str = DEFAULT_VARIANT,
     checkpoint: Path | str | None = None,
     device: str | torch.device = "auto",
+    decoder: str | None = None,
 ) -> WorldModel:
     """World model of an environment: :func:`resolve`, then :func:`load_checkpoint`.
 
@@ -127,10 +128,12 @@ def load(
         variant: Architecture of the shipped weights; a checkpoint file decides it by itself.
         checkpoint: A file, a folder, a Hub id, or None for the shipped weights.
         device: Where to put the weights; ``"auto"`` is the GPU when there is one.
+        decoder: How frames are drawn: ``"direct"`` or, as the paper does it, through the
+            ``"latent"``; default: directly where the checkpoint can.
 
     Raises:
         CheckpointError: No such checkpoint, one that cannot be used, or one of another system.
-        ValueError: Unknown ``env_id``, ``variant`` or ``device``.
+        ValueError: Unknown ``env_id``, ``variant``, ``device`` or ``decoder``.
     """
     path = resolve(env_id, variant, checkpoint)
     model = load_checkpoint(path, device)
@@ -140,6 +143,8 @@ def load(
             f"{path} is a model of {model.system.name!r}, {env_id} needs one of {system!r}; "
             "pass a checkpoint of that system"
         )
+    if decoder is not None:
+        model.autoencoder.use(decoder)
     return model
 
 

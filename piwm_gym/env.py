@@ -160,6 +160,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `device`      | str   | `"auto"`               | the GPU when there is one                |
     | `render_mode` | str   | `None`                 | `"rgb_array"`: `render()` gives frames   |
     | `compile`     | bool  | `False`                | compile the step, now: fast, later       |
+    | `decoder`     | str   | `None`                 | `"latent"`: draw as the paper does       |
 
     Physical parameters of Cart Pole:
 
@@ -232,6 +233,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         render_mode: str | None = None,
         model: WorldModel | None = None,
         compile: bool = False,
+        decoder: str | None = None,
     ) -> None:
         """Load the world model.
 
@@ -247,13 +249,15 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             model: A model in memory instead of a checkpoint; not through ``gymnasium.make``,
                 which copies its arguments.
             compile: Compile the step, now, which takes a while (less the next time).
+            decoder: How frames are drawn: ``"direct"`` or, as the paper does it, through the
+                ``"latent"``; default: directly where the checkpoint can.
 
         Raises:
             ValueError: Unknown name or value that is not allowed; the message says what is.
             CheckpointError: No such checkpoint, or one that cannot be used.
         """
         self.render_mode = check_render_mode(render_mode)
-        source = Source(env_id, variant, checkpoint, device)
+        source = Source(env_id, variant, checkpoint, device, decoder)
         self._setup(
             source,
             model,

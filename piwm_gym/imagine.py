@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from piwm_gym.models.vision import to_uint8
 from piwm_gym.planning import cem
 from piwm_gym.systems import Params
 from piwm_gym.world_model import WorldModel
@@ -171,7 +170,7 @@ def imagine(
     states = torch.cat((start[:, None], future), dim=1)
     return ImaginedRollout(
         episode.frames[last:],
-        to_uint8(model.decode(states, scene)[0]).cpu().numpy(),
+        model.draw(states, scene)[0].cpu().numpy(),
         episode.states[last:],
         states[0].cpu().numpy(),
         episode.actions[last:],

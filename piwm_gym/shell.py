@@ -29,12 +29,15 @@ class Source:
         variant: Architecture of the shipped weights.
         checkpoint: A file, a folder, a Hub id, or None for the shipped weights.
         device: Where to run; ``"auto"`` is the GPU when there is one.
+        decoder: How frames are drawn: ``"direct"`` or through the ``"latent"``; None: directly
+            where the checkpoint can.
     """
 
     env_id: str
     variant: str = DEFAULT_VARIANT
     checkpoint: Path | str | None = None
     device: torch.device | str = "auto"
+    decoder: str | None = None
 
     def load(self) -> WorldModel:
         """Load the model.
@@ -44,7 +47,7 @@ class Source:
         """
         limit_worker_threads()
         try:
-            return load(self.env_id, self.variant, self.checkpoint, self.device)
+            return load(self.env_id, self.variant, self.checkpoint, self.device, self.decoder)
         except RuntimeError as error:
             if "forked subprocess" not in str(error):
                 raise

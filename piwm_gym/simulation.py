@@ -17,7 +17,6 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from piwm_gym.fused import Fused, Moment, Numbers, Rules, Solo, available, numbers
-from piwm_gym.models.vision import to_uint8
 from piwm_gym.options import ResetOptions
 from piwm_gym.random import RandomStreams
 from piwm_gym.scalar import Scalars, UnsupportedError
@@ -476,7 +475,7 @@ class Simulation:
             states.split(DECODE_CHUNK), scenes.split(DECODE_CHUNK), strict=True
         ):
             keyword = {"scene": scene} if self.system.scene_variables else {}
-            chunks.append(to_uint8(self.model.decode(state, **keyword)))
+            chunks.append(self.model.draw(state, **keyword))
         return torch.cat(chunks)
 
     def _refresh(self, slots: Slots) -> None:

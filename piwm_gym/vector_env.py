@@ -86,6 +86,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         render_mode: str | None = None,
         model: WorldModel | None = None,
         compile: bool = False,
+        decoder: str | None = None,
     ) -> None:
         """Load the world model.
 
@@ -105,6 +106,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             model: A model in memory instead of a checkpoint.
             compile: Compile the step, now, which takes a while (less the next time); results
                 differ in the last bits, and every slot is still its single environment.
+            decoder: How frames are drawn: ``"direct"`` or, as the paper does it, through the
+                ``"latent"``; default: directly where the checkpoint can.
 
         Raises:
             ValueError: Unknown name or value that is not allowed; the message says what is.
@@ -120,7 +123,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.render_mode = check_render_mode(render_mode)
         self._setup(
-            Source(env_id, variant, checkpoint, device),
+            Source(env_id, variant, checkpoint, device, decoder),
             model,
             num_slots=self.num_envs,
             params=params,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
@@ -278,13 +278,25 @@ class WorldModel(nn.Module):
         Raises:
             ValueError: A scene for a system that has none, or of a wrong shape.
         """
+        configurations = self._configurations(states, scene)
+        frames = self.autoencoder.decode(configurations).clamp(0, 1)
+        return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
+
+    @torch.no_grad()
+    def draw(
+        self, states: Float[Tensor, "*B D"], scene: Float[Tensor, "*C S"] | None = None
+    ) -> UInt8[Tensor, "*B H W 3"]:
+        """Frames of states as environments give them: :meth:`decode`, rounded, in less time."""
+        frames = self.autoencoder.draw_frames(self._configurations(states, scene))
+        return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
+
+    def _configurations(self, states: Tensor, scene: Tensor | None) -> Float[Tensor, "N P"]:
+        """What frames of states show."""
         configurations = states[..., self.system.visible]
         scene = spread_scene(self.system, scene, states)
         if scene is not None:
             configurations = torch.cat((configurations, scene), dim=-1)
-        flat = configurations.reshape(-1, configurations.shape[-1])
-        frames = self.autoencoder.decode(flat).clamp(0, 1)
-        return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
+        return configurations.reshape(-1, configurations.shape[-1])
 
     def in_distribution(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
         """Whether a state lies within the range of the training labels, where there are labels.

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from piwm_gym.models import AutoencoderConfig
+from piwm_gym.models.direct import DirectConfig
 from piwm_gym.models.physical import TransformerConfig
 from piwm_gym.models.vision import VisionConfig
 from piwm_gym.systems import unknown
@@ -41,9 +42,12 @@ class TrainConfig:
         weights: Loss weights.
         vision: Optimisation of stage 1, extrinsic.
         encoder: Optimisation of stage 2, extrinsic: E_p.
-        decoder: The same, D_p.
+        refinement: The same, E_p once more, on labels that the learned dynamics have made
+            smoother; no epochs for the paper's way.
+        decoder: Optimisation of stage 2, extrinsic: D_p.
         intrinsic: Optimisation of the one autoencoder stage, intrinsic.
         dynamics: Optimisation of stage 3; its samples are trajectories.
+        direct: Optimisation of the direct decoder, where there is one.
         parametrisation: What is learned of the dynamics.
         starts: Independent starting points of stage 3; the best on validation labels is kept.
     """
@@ -52,9 +56,11 @@ class TrainConfig:
     weights: LossWeights = field(default_factory=LossWeights)
     vision: FitConfig = field(default_factory=FitConfig)
     encoder: FitConfig = field(default_factory=FitConfig)
+    refinement: FitConfig = field(default_factory=FitConfig)
     decoder: FitConfig = field(default_factory=FitConfig)
     intrinsic: FitConfig = field(default_factory=FitConfig)
     dynamics: FitConfig = field(default_factory=FitConfig)
+    direct: FitConfig = field(default_factory=FitConfig)
     parametrisation: str = "identifiable"
     starts: int = 3
 
@@ -62,7 +68,9 @@ class TrainConfig:
 def effective(config: TrainConfig) -> dict[str, Any]:
     """Settings as JSON-able data, without those of stages that the variant does not have."""
     extrinsic = config.autoencoder.variant.startswith("extrinsic")
-    unused = {"intrinsic"} if extrinsic else {"vision", "encoder", "decoder"}
+    unused = {"intrinsic"} if extrinsic else {"vision", "encoder", "refinement", "decoder"}
+    if config.autoencoder.direct.patch is None:
+        unused.add("direct")
     return {name: value for name, value in asdict(config).items() if name not in unused}
 
 
@@ -72,6 +80,12 @@ _PAPER_VISION = VisionConfig(
 _PAPER_TRANSFORMER = TransformerConfig(
     width=128, feedforward=512, dropout=0.1, merge=1, frequencies=0
 )
+
+
+def _direct(system: str, width: int = 96) -> DirectConfig:
+    """Patches of the size of a vision token; none for systems whose pictures nobody explained."""
+    patches = {"cartpole": 8, "lunar_lander": 4, "donkey_car": 4}
+    return DirectConfig(patches.get(system), width)
 
 
 def architecture(variant: str, system: str) -> AutoencoderConfig:
@@ -90,9 +104,10 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         vision = replace(fine, kernels=(8,), paddings=(2,))
         transformer = TransformerConfig(merge=4, feedforward=320)
     else:
-        return AutoencoderConfig(variant=variant)
+        return AutoencoderConfig(variant=variant, direct=_direct(system))
     return AutoencoderConfig(
         variant=variant,
+        direct=_direct(system),
         vision=vision,
         transformer=transformer,
         latent_dim=32,
@@ -107,10 +122,12 @@ def _cpu(variant: str, system: str) -> TrainConfig:
     return TrainConfig(
         architecture(variant, system),
         vision=replace(fit, epochs=25),
-        encoder=replace(fit, epochs=60, learning_rate=5e-3),
+        encoder=replace(fit, epochs=40, learning_rate=5e-3),
+        refinement=replace(fit, epochs=20, learning_rate=3e-3),
         decoder=replace(fit, epochs=25, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=35, learning_rate=5e-3),
         dynamics=_dynamics(system),
+        direct=replace(fit, epochs=40, learning_rate=4e-3),
     )
 
 
@@ -133,10 +150,12 @@ def _gpu(variant: str, system: str) -> TrainConfig:
     return TrainConfig(
         architecture(variant, system),
         vision=replace(fit, epochs=40),
-        encoder=replace(fit, epochs=60, learning_rate=5e-3),
+        encoder=replace(fit, epochs=40, learning_rate=5e-3),
+        refinement=replace(fit, epochs=20, learning_rate=3e-3),
         decoder=replace(fit, epochs=40, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=60, learning_rate=5e-3),
         dynamics=_dynamics(system),
+        direct=replace(fit, epochs=60, learning_rate=4e-3),
     )
 
 
@@ -151,6 +170,7 @@ def _paper(variant: str, system: str) -> TrainConfig:
         LossWeights(interpretability=100.0, pixel=0.0, visual_dropout=0.0),
         vision=fit,
         encoder=fit,
+        refinement=replace(fit, epochs=0),
         decoder=fit,
         intrinsic=fit,
         dynamics=replace(fit, learning_rate=1e-2),
@@ -169,11 +189,14 @@ def _debug(variant: str, system: str) -> TrainConfig:
             transformer=TransformerConfig(width=16, heads=2, feedforward=32, layers=1),
             latent_dim=16,
             num_codes=32,
+            direct=_direct(system, width=16),
         ),
         vision=fit,
         encoder=fit,
+        refinement=fit,
         decoder=fit,
         intrinsic=fit,
+        direct=fit,
         dynamics=replace(fit, epochs=2, samples_per_epoch=8, batch_size=8, learning_rate=5e-2),
         starts=1,
     )

@@ -7,6 +7,9 @@ from torch import Tensor
 
 TINY = 1e-6
 """Least curvature: a parameter without effect stays where it is."""
+LARGEST = 1.0
+"""Longest way of a parameter in one step, of a logarithm a factor of e: one with next to no effect
+would be anywhere after it."""
 
 
 @torch.no_grad()
@@ -38,6 +41,7 @@ def levenberg_marquardt(
         normal = jacobian.mT @ jacobian
         damped = normal + damping * torch.diag(normal.diagonal().clamp(min=TINY))
         change = torch.linalg.solve(damped, jacobian.mT @ error.double()).to(best)
+        change = change.clamp(-LARGEST, LARGEST)
         moved = best.clone()
         moved[moving] -= change
         attempt = residuals(moved)

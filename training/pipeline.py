@@ -19,17 +19,18 @@ from torch import Tensor
 
 from piwm_gym.models import Autoencoder, Extrinsic, Intrinsic
 from piwm_gym.models.vision import to_float
-from piwm_gym.systems import System, get_system
+from piwm_gym.systems import Params, System, get_system
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 from training import distributed
 from training.config import TrainConfig
 from training.dataset import TrajectoryDataset
 from training.dynamics import train_dynamics
-from training.fit import Batch
+from training.fit import Batch, FitConfig
 from training.foreground import foreground_of
 from training.run import Run
-from training.smoothing import smooth
+from training.smoothing import fuse, smooth
 from training.stages import (
+    DirectStage,
     Interpretability,
     IntrinsicStage,
     LatentSource,
@@ -116,14 +117,31 @@ class TrainingData:
         """(N, S) labels of the scene, averaged over a trajectory, as it never changes in one."""
         return self.proxy_mean[..., len(self.system.variables) :].mean(1)
 
+    def of_configuration(self, proxies: Tensor) -> Tensor:
+        """(N, T+1, P) what frames show, of numbers of the state and the scene."""
+        dimensions = range(len(self.system.variables), proxies.shape[-1])
+        return proxies[..., [*self.system.visible, *dimensions]]
+
+    @property
+    def configurations(self) -> Tensor:
+        """(N, T+1, P) labels of the configuration: visible dimensions and scene."""
+        return steady(self.of_configuration(self.proxy_mean), self.system)
+
     def configuration_labels(self, autoencoder: Autoencoder) -> dict[str, Tensor]:
-        """Normalised labels of the configuration: visible dimensions and scene."""
-        dimensions = self.proxy_mean.shape[-1]
-        columns = self.system.visible + list(range(len(self.system.variables), dimensions))
+        """Normalised labels of the configuration, and the proxies' spread."""
         return {
-            "proxy_mean": autoencoder.normalize(self.proxy_mean[..., columns]),
-            "proxy_std": autoencoder.normalize_std(self.proxy_std[..., columns]),
+            "proxy_mean": autoencoder.normalize(self.configurations),
+            "proxy_std": autoencoder.normalize_std(self.of_configuration(self.proxy_std)),
         }
+
+    def guess(self, readings: Tensor, params: Params) -> Tensor:
+        """Best guess of every configuration, (N, T+1, P): labels, readings and motion together.
+
+        Exact labels leave nothing to guess.
+        """
+        std = self.of_configuration(self.proxy_std)
+        fused = steady(fuse(self.system, readings, self.configurations, std), self.system)
+        return smooth(self.system, fused, self.actions, params) if (std > 0).any() else fused
 
 
 def system_of(dataset: TrajectoryDataset) -> System:
@@ -157,14 +175,21 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         data.system.asset,
     ).to(device)
     autoencoder = model.autoencoder
+    latents: Tensor | None = None
     if isinstance(autoencoder, Extrinsic):
         results, latents = train_reading(autoencoder, config, data, run)
-        readings, results["dynamics"] = learn_dynamics(model, config, data, run)
-        moved = smooth(data.system, readings, data.actions, model.params)
-        results["decoder"] = train_drawing(autoencoder, config, data, run, latents, moved)
     else:
         results = train_intrinsic(autoencoder, config, data, run)
-        _, results["dynamics"] = learn_dynamics(model, config, data, run)
+    readings, results["dynamics"] = learn_dynamics(model, config, data, run)
+    guess = data.guess(readings, model.params)
+    if isinstance(autoencoder, Extrinsic):
+        assert latents is not None
+        if config.refinement.epochs:
+            results["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
+            guess = data.guess(encode_all(autoencoder, data.frames), model.params)
+        results["decoder"] = train_drawing(autoencoder, config, data, run, latents, guess)
+    if autoencoder.direct is not None:
+        results["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
     estimated = data.system.estimated
     low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
     model.state_low[estimated] = low[estimated]
@@ -218,7 +243,7 @@ def train_reading(
     """Stage 1, and of stage 2 the encoder; then the latents of all frames."""
     latent = config.autoencoder.variant.split("-")[1]
     shape = {**asdict(config.autoencoder), "variant": latent, "transformer": None}
-    del shape["reader"], shape["drawer"]
+    del shape["reader"], shape["drawer"], shape["direct"]
     shared = run.folder.parent / (
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
     )
@@ -247,6 +272,28 @@ def train_reading(
     return results, cached
 
 
+def refine_reading(
+    autoencoder: Extrinsic,
+    config: TrainConfig,
+    data: TrainingData,
+    run: Run,
+    latents: Tensor,
+    guess: Tensor,
+) -> dict[str, float]:
+    """E_p once more, on the best guess (N, T+1, P) instead of the labels: it scatters less."""
+    labels = data.configuration_labels(autoencoder)
+    labels["proxy_mean"] = autoencoder.normalize(guess)
+    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
+    encoder = PhysicalEncoderStage(
+        autoencoder, LatentSource(autoencoder.bottleneck), interpretability
+    )
+    encoder.requires_grad_(True).train()
+    batches = data.split(latent=latents, **labels)
+    results = run.fit(encoder, batches, config.refinement, "refined-encoder")
+    encoder.requires_grad_(False).eval()
+    return results
+
+
 def train_drawing(
     autoencoder: Extrinsic,
     config: TrainConfig,
@@ -266,6 +313,24 @@ def train_drawing(
     decoder.requires_grad_(True).train()
     batches = data.split(latent=latents, frames=data.frames, configuration=normalized)
     return run.fit(decoder, batches, config.decoder, "physical-decoder")
+
+
+def train_direct(
+    autoencoder: Autoencoder,
+    config: FitConfig,
+    data: TrainingData,
+    run: Run,
+    configurations: Tensor,
+) -> dict[str, float]:
+    """The direct decoder, from configurations (N, T+1, P) to frames."""
+    assert autoencoder.direct is not None
+    normalized = autoencoder.normalize(steady(configurations, data.system))
+    foreground = foreground_of(data.system, to_float(data.sample()))
+    stage = DirectStage(autoencoder.direct, foreground).requires_grad_(True).train()
+    batches = data.split(frames=data.frames, configuration=normalized)
+    results = run.fit(stage, batches, config, "direct")
+    autoencoder.direct.requires_grad_(False).eval()
+    return results
 
 
 def train_intrinsic(

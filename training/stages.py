@@ -5,6 +5,7 @@ physical   (extrinsic)  E_p, D_p on the frozen latents and the weak labels
 intrinsic  (intrinsic)  everything at once: the paper's displayed equations; its listing
                         leaves out the reconstruction term
 dynamics                the physical parameters, on the frozen encoder's configurations
+direct                  the direct decoder, which the paper does not have, on the same
 """
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from piwm_gym.models import Extrinsic, Intrinsic
 from piwm_gym.models.bottleneck import Bottleneck, Latent
+from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import System
@@ -203,6 +205,23 @@ class PhysicalDecoderStage(Stage):
                 decoded.detach().float(), frames, self.foreground
             )
         return loss, terms
+
+
+class DirectStage(Stage):
+    """The direct decoder, from the frozen encoder's configurations to frames."""
+
+    def __init__(self, direct: DirectDecoder, foreground: Foreground) -> None:
+        super().__init__()
+        self.direct = direct
+        self.foreground = foreground
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
+        """The decoded frames' error."""
+        frames = to_float(batch["frames"])
+        decoded = self.direct(batch["configuration"])
+        loss = reconstruction(decoded, frames, self.foreground)
+        error = foreground_error(decoded.detach().float(), frames, self.foreground)
+        return loss, {"reconstruction": loss, "foreground": error}
 
 
 class LatentSource:

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.bottleneck import Bottleneck, Latent, split
+from piwm_gym.models.direct import DirectConfig, DirectDecoder
 from piwm_gym.models.gaussian import Gaussian
 from piwm_gym.models.maps import MapDecoder
 from piwm_gym.models.physical import (
@@ -23,9 +24,11 @@ from piwm_gym.models.physical import (
 )
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.tokens import Grid, squarest
-from piwm_gym.models.vision import VisionConfig, VisionDecoder, VisionEncoder
+from piwm_gym.models.vision import VisionConfig, VisionDecoder, VisionEncoder, to_uint8
 from piwm_gym.systems import System, unknown
 
+DECODERS = ("direct", "latent")
+"""Ways from a configuration to a frame."""
 DRAWERS = ("transformer", "maps")
 """Kinds of D_p of extrinsic variants."""
 VARIANTS = (
@@ -51,6 +54,8 @@ class AutoencoderConfig:
         reader: Extrinsic only: E_p by a ``"transformer"`` (paper) or by ``"convolution"``.
         drawer: Extrinsic only: D_p by a ``"transformer"`` (paper), or by learned ``"maps"`` for
             systems with a camera that drives along.
+        direct: Sizes of the direct decoder, which is used instead of the one through the latent
+            where there is one.
         flat: Extrinsic-continuous only: one latent vector for the frame, as in the paper's
             appendix, instead of one per grid cell. Intrinsic-continuous latents are always flat.
     """
@@ -64,6 +69,7 @@ class AutoencoderConfig:
     kl_weight: float = 1.0
     reader: str = "transformer"
     drawer: str = "transformer"
+    direct: DirectConfig = field(default_factory=DirectConfig)
     flat: bool = False
 
 
@@ -93,13 +99,21 @@ def _quantizer(
 
 
 class Autoencoder(nn.Module):
-    """Frames to configurations in SI units, and back."""
+    """Frames to configurations in SI units, and back.
+
+    Attributes:
+        direct: The direct decoder, or None.
+        decodes_by: How :meth:`decode` draws, one of :data:`DECODERS`: directly or, as the paper
+            does it, through the latent.
+    """
 
     centre: Tensor
     half_range: Tensor
 
     def __init__(self, system: System) -> None:
         super().__init__()
+        self.direct: DirectDecoder | None = None
+        self.decodes_by = "latent"
         variables = system.configuration
         centre = torch.tensor([(v.high + v.low) / 2 for v in variables])
         half_range = torch.tensor([v.range for v in variables]) / 2
@@ -161,6 +175,36 @@ class Autoencoder(nn.Module):
 
     def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of configurations in SI units; values are not clipped."""
+        normalized = self.normalize(configuration)
+        if self.direct is not None and self.decodes_by == "direct":
+            return self.direct(normalized)
+        return self.decode_latent(normalized)
+
+    def use(self, decoder: str) -> None:
+        """Draw with another decoder from now on.
+
+        Args:
+            decoder: One of :data:`DECODERS`.
+
+        Raises:
+            ValueError: It is unknown, or this autoencoder has no direct one.
+        """
+        if decoder not in DECODERS:
+            raise ValueError(unknown("decoder", decoder, DECODERS))
+        if decoder == "direct" and self.direct is None:
+            raise ValueError(
+                "decoder is 'direct', but this model was trained without one; expected 'latent'"
+            )
+        self.decodes_by = decoder
+
+    def draw_frames(self, configuration: Float[Tensor, "B P"]) -> UInt8[Tensor, "B H W 3"]:
+        """Frames as environments give them; the direct decoder has a short way there."""
+        if self.direct is not None and self.decodes_by == "direct":
+            return self.direct.draw(self.normalize(configuration))
+        return to_uint8(self.decode(configuration))
+
+    def decode_latent(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of normalised configurations by way of the latent; unclipped."""
         raise NotImplementedError
 
 
@@ -221,9 +265,9 @@ class Extrinsic(Autoencoder):
         """Configuration of single frames, SI units."""
         return self.denormalize(self.read(self.latent(frames).value))
 
-    def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
-        """Frames of configurations in SI units; values are not clipped."""
-        return self.draw(self.imagine(self.normalize(configuration)))
+    def decode_latent(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of normalised configurations: D_p, then D_v."""
+        return self.draw(self.imagine(normalized))
 
 
 class Intrinsic(Autoencoder):
@@ -278,9 +322,9 @@ class Intrinsic(Autoencoder):
         """Configuration of single frames, SI units."""
         return self.denormalize(self.split(self.latent(frames).value)[0])
 
-    def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
-        """Frames of configurations in SI units; values are not clipped."""
-        return self.draw(self.normalize(configuration))
+    def decode_latent(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of normalised configurations without a visual part."""
+        return self.draw(normalized)
 
 
 _ARCHITECTURES: dict[str, type[Extrinsic] | type[Intrinsic]] = {
@@ -303,7 +347,11 @@ def build_autoencoder(config: AutoencoderConfig, system: System) -> Extrinsic | 
     if config.variant not in VARIANTS:
         raise ValueError(unknown("variant", config.variant, VARIANTS))
     architecture, latent = config.variant.split("-")
-    return _ARCHITECTURES[architecture](config, system, _LATENTS[latent])
+    autoencoder = _ARCHITECTURES[architecture](config, system, _LATENTS[latent])
+    if config.direct.patch is not None:
+        autoencoder.direct = DirectDecoder(config.direct, system)
+        autoencoder.use("direct")
+    return autoencoder
 
 
 def num_parameters(module: nn.Module) -> int:

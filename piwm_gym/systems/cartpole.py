@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
-from piwm_gym.systems.system import FrameSpec, System, Variable, columns
+from piwm_gym.systems.system import FrameSpec, SideView, System, Variable, columns
 
 X_THRESHOLD = 2.4
 THETA_THRESHOLD = 12 * 2 * math.pi / 360
@@ -95,6 +95,8 @@ class CartPole(System):
     dt = 0.02
     # The rows hold cart and pole and nothing else: 2.5 native rows per row of the frame.
     frame = FrameSpec((400, 600), (160, 320), (0, 600), (64, 64), background=(255, 255, 255))
+    # 4.8 m fill the picture's width; the cart's middle is 100 pixels above its lower edge.
+    side_view = SideView(scale=600 / 4.8, origin=(300.0, 300.0), reach=(0.7, 1.1))
     num_initial_uniforms = 4
     keyboard = {"left": 0, "right": 1}  # noqa: RUF012
     parametrisations = {  # noqa: RUF012
@@ -182,6 +184,12 @@ class CartPole(System):
     def terminal(self, state: Float[Tensor, "*B 4"]) -> Bool[Tensor, "*B"]:
         """Cart beyond 2.4 m or pole beyond 12 degrees."""
         return (state[..., 0].abs() > X_THRESHOLD) | (state[..., 2].abs() > THETA_THRESHOLD)
+
+    def poses(self, configuration: Float[Tensor, "B 2"]) -> Float[Tensor, "B 3 2"]:
+        """Cart and pole, both from the cart's middle; the pole's angle counts clockwise."""
+        x, theta = configuration.unbind(-1)
+        still = torch.zeros_like(x)
+        return torch.stack((x, x, still, still, still, -theta), dim=-1).unflatten(-1, (3, 2))
 
     def observation(self, state: Float[Tensor, "*B 4"]) -> Float[Tensor, "*B 4"]:
         """CartPole-v1 observes its state in SI units already."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from piwm_gym.systems import lunar_ground
 from piwm_gym.systems.lunar_ground import CENTRE_OF_MASS, GYRATION_SQUARED, Motion, Pose
 from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
-from piwm_gym.systems.system import FrameSpec, System, Variable, columns, constant
+from piwm_gym.systems.system import FrameSpec, SideView, System, Variable, columns, constant
 
 HULL_CENTRE = 0.101307
 """Height of the hull's own centre of mass above its origin, m: the velocities are this point's."""
@@ -175,6 +175,7 @@ class LunarLander(System):
     dt = 0.02
     # 6.25 native pixels per pixel both ways: the hull is five and a half wide, with legs nine.
     frame = FrameSpec((400, 600), (0, 400), (0, 600), (64, 96), background=(0, 0, 0))
+    side_view = SideView(30.0, (400 - 30 * (PAD_HEIGHT + LEG_DOWN), 300.0), reach=(1.2, 1.2))
     num_initial_uniforms = 2
     num_step_uniforms = 2
     num_scene_uniforms = 12
@@ -343,6 +344,14 @@ class LunarLander(System):
     def in_view(self, state: Float[Tensor, "*B 10"]) -> Bool[Tensor, "*B"]:
         """Whether the whole lander is below the upper edge of the picture, where episodes begin."""
         return state[..., 1] < VIEW_TOP
+
+    def poses(self, configuration: Float[Tensor, "B 14"]) -> Float[Tensor, "B 3 1"]:
+        """The hull."""
+        return configuration[:, :3, None]
+
+    def skyline(self, scene: Float[Tensor, "B 11"], x: Float[Tensor, " M"]) -> Float[Tensor, "B M"]:
+        """The terrain."""
+        return lunar_ground.ground(scene, x.expand(len(scene), -1))[0]
 
     def reward(
         self,

@@ -101,6 +101,22 @@ class Camera:
         return cos - down * sin, right, -sin - down * cos
 
 
+@dataclass(frozen=True)
+class SideView:
+    """Where things are in the picture of a camera that stands still and looks from the side.
+
+    Attributes:
+        scale: Native pixels per metre.
+        origin: Native row and column where x and y are 0.
+        reach: How far, across and up or down, what moves extends from its origin, m; a little
+            too far costs nothing but time.
+    """
+
+    scale: float
+    origin: tuple[float, float]
+    reach: tuple[float, float]
+
+
 @lru_cache(maxsize=64)
 def constant(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Tensor of fixed numbers, made once: copying them to a GPU at every step would wait for it."""
@@ -148,6 +164,7 @@ class System(ABC):
         num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element.
         keyboard: Arrow keys to actions, for playing by hand.
         camera: How the camera is mounted, if it moves with the system.
+        side_view: Where things are in the picture, if the camera stands still.
         info_names: What :meth:`info` tells.
         num_anywhere_uniforms: How many uniform numbers :meth:`anywhere` needs per element; 0 where
             there are no other starts than the real environment's.
@@ -165,6 +182,7 @@ class System(ABC):
     num_scene_uniforms: ClassVar[int] = 0
     keyboard: ClassVar[dict[str, Any]] = {}
     camera: ClassVar[Camera | None] = None
+    side_view: ClassVar[SideView | None] = None
     info_names: ClassVar[tuple[str, ...]] = ()
     num_anywhere_uniforms: ClassVar[int] = 0
 
@@ -319,6 +337,17 @@ class System(ABC):
     def in_view(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
         """Whether the camera sees enough of the system for a frame to tell its configuration."""
         return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)
+
+    def poses(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 K"]:
+        """Where the K rigid bodies of a ``side_view`` are: x and y (m), and turned how far (rad).
+
+        Counterclockwise. All are within the view's reach of the first one.
+        """
+        raise NotImplementedError(f"{self.name} is not seen from the side")
+
+    def skyline(self, scene: Float[Tensor, "B S"], x: Float[Tensor, " M"]) -> Float[Tensor, "B M"]:
+        """Height (m) of the ground of a ``side_view`` at M places, for systems with a scene."""
+        raise NotImplementedError(f"{self.name} has no scene")
 
     @abstractmethod
     def observation(self, state: Float[Tensor, "*B D"]) -> Float[Tensor, "*B O"]:

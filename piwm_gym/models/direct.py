@@ -1,0 +1,95 @@
+"""From a configuration to a frame with nothing in between: the quick decoder.
+
+The paper draws a state in two steps, D_p to a latent and D_v to a frame, and a latent that 512
+codes have to spell cannot say where an edge lies within a pixel. This decoder draws the patches of
+a frame at once, each from where it sees the system's parts: for a camera that looks from the side
+in :class:`SideViewPainter`, for one that drives along in :class:`MapDecoder`. It is trained on the
+same configurations and frames as D_p.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from piwm_gym.models.maps import MapDecoder
+from piwm_gym.models.side_view import SideViewPainter
+from piwm_gym.models.tokens import Grid
+from piwm_gym.systems import System
+
+
+@dataclass(frozen=True)
+class DirectConfig:
+    """Sizes of the direct decoder.
+
+    Attributes:
+        patch: Side of a square patch, pixels; None for no direct decoder.
+        width: Of the layers.
+        frequencies: Sinusoidal features of where a patch sees the bodies.
+    """
+
+    patch: int | None = None
+    width: int = 96
+    frequencies: int = 32
+
+
+class DirectDecoder(nn.Module):
+    """Configurations to frames, patch by patch.
+
+    Args:
+        config: Sizes; with a patch.
+        system: With a camera, or seen from the side.
+
+    Raises:
+        ValueError: Patches do not tile the frame, or the system's pictures cannot be explained.
+    """
+
+    background: Tensor
+
+    def __init__(self, config: DirectConfig, system: System) -> None:
+        super().__init__()
+        assert config.patch is not None
+        self.patch = config.patch
+        height, width = system.frame.size
+        if height % self.patch or width % self.patch:
+            raise ValueError(
+                f"patch is {self.patch}; expected a divisor of the frame's height and width, "
+                f"{height} and {width}"
+            )
+        self.grid: Grid = (height // self.patch, width // self.patch)
+        size = self.patch**2 * 3
+        self.painter: nn.Module
+        if system.camera is not None:
+            self.painter = MapDecoder(system, self.grid, size, config.width)
+        elif system.side_view is not None:
+            self.painter = SideViewPainter(
+                system, system.side_view, self.grid, size, config.width, config.frequencies
+            )
+        else:
+            raise ValueError(
+                f"patch is {self.patch}, but {system.name} has neither a camera nor a side view "
+                "to draw patches from; expected None"
+            )
+        background = torch.tensor(system.frame.background) / 255
+        self.register_buffer("background", background.repeat(self.patch**2), persistent=False)
+
+    def patches(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B N S"]:
+        """Patches, row by row, of S numbers (patch, patch, 3); unclipped."""
+        return self.painter(normalized) + self.background
+
+    def forward(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
+        """Frames of normalised configurations; unclipped."""
+        return self._joined(self.patches(normalized)).movedim(-1, 1)
+
+    def draw(self, normalized: Float[Tensor, "B F"]) -> UInt8[Tensor, "B H W 3"]:
+        """Frames as environments give them, clipped and rounded."""
+        numbers = self.patches(normalized).mul_(255).round_().clamp_(0, 255)
+        return self._joined(numbers.to(torch.uint8))
+
+    def _joined(self, patches: Tensor) -> Tensor:
+        """(B, H, W, 3) of (B, N, S)."""
+        rows, columns = self.grid
+        split = patches.view(len(patches), rows, columns, self.patch, self.patch, 3)
+        joined = split.transpose(2, 3).contiguous()
+        return joined.view(len(patches), rows * self.patch, columns * self.patch, 3)

@@ -1,0 +1,138 @@
+"""Patches of a frame seen from the side, from where the system's bodies are.
+
+A patch with an edge in it is a high-frequency function of the configuration, but a smooth one of
+where the body lies *from the patch*: that is what the layers see here, the same layers for all
+patches. Only the patches within a body's reach are drawn anew; the rest is a learned background
+and, where there is a scene, what the skyline says.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from piwm_gym.models.tokens import Grid
+from piwm_gym.systems import SideView, System
+
+SKYLINE_POINTS = 5
+"""Heights across a patch that say how the ground cuts it."""
+BEYOND = 3.0
+"""Ground further away than so many patches looks the same, whatever its distance."""
+BANDWIDTH = 6.0
+"""Initial standard deviation of the angular frequencies, per reach."""
+
+
+class SideViewPainter(nn.Module):
+    """Normalised configurations to patches.
+
+    Args:
+        system: Without periodic dimensions.
+        view: Its picture.
+        grid: Rows and columns of patches.
+        size: Numbers of a patch.
+        width: Of the layers that draw bodies.
+        frequencies: Sinusoidal features of where they are.
+    """
+
+    x: Tensor
+    y: Tensor
+    scale: Tensor
+    centre: Tensor
+
+    def __init__(
+        self, system: System, view: SideView, grid: Grid, size: int, width: int, frequencies: int
+    ) -> None:
+        super().__init__()
+        self.system, self.grid, self.reach = system, grid, view.reach
+        variables = system.configuration
+        scale = torch.tensor([v.range for v in variables]) / 2
+        centre = torch.tensor([(v.high + v.low) / 2 for v in variables])
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("centre", centre, persistent=False)
+
+        frame, (rows, columns) = system.frame, grid
+        (top, bottom), (left, right) = frame.rows, frame.columns
+        self.tall = (bottom - top) / rows / view.scale
+        self.wide = (right - left) / columns / view.scale
+        y = (view.origin[0] - top) / view.scale - self.tall * (torch.arange(rows) + 0.5)
+        x = (left - view.origin[1]) / view.scale + self.wide * (torch.arange(columns) + 0.5)
+        self.register_buffer("x", x, persistent=False)
+        self.register_buffer("y", y, persistent=False)
+        self.window = (
+            min(rows, math.ceil(2 * view.reach[1] / self.tall) + 1),
+            min(columns, math.ceil(2 * view.reach[0] / self.wide) + 1),
+        )
+
+        points = SKYLINE_POINTS if system.scene_variables else 0
+        bodies = system.poses(centre[None]).shape[-1]
+        self.background = nn.Parameter(torch.zeros(rows * columns, size))
+        self.ground = _layers(points, width // 2, size) if points else None
+        self.frequencies = nn.Parameter(BANDWIDTH * torch.randn(4 * bodies, frequencies))
+        self.look = nn.Linear(4 * bodies + 2 * frequencies + points, width)
+        self.place = nn.Parameter(torch.zeros(rows * columns, width))
+        self.body = nn.Sequential(
+            nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, size)
+        )
+
+    def forward(self, normalized: Float[Tensor, "B P"]) -> Float[Tensor, "B N S"]:
+        """Patches, row by row, as differences from an empty frame."""
+        configuration = normalized * self.scale + self.centre
+        poses = self.system.poses(configuration)
+        near = self._near(poses[:, :2, 0])
+        features = self._seen(poses, near)
+        painted = self.background.expand(len(poses), -1, -1)
+        if self.ground is not None:
+            skyline = self._skyline(configuration[:, len(self.system.visible) :])
+            painted = painted + self.ground(skyline)
+            index = near[..., None].expand(-1, -1, skyline.shape[-1])
+            features = torch.cat((features, skyline.gather(1, index)), dim=-1)
+        drawn = self.body(self.look(features) + self.place[near])
+        return painted.scatter_add(1, near[..., None].expand_as(drawn), drawn)
+
+    @torch.no_grad()
+    def _near(self, place: Float[Tensor, "B 2"]) -> Int64[Tensor, "B M"]:
+        """Indices of the patches within reach of a place; those at the edge if it is outside."""
+        (rows, columns), (tall, wide) = self.grid, self.window
+        column = ((place[:, 0] - self.x[0]) / self.wide - (wide - 1) / 2).round()
+        row = ((self.y[0] - place[:, 1]) / self.tall - (tall - 1) / 2).round()
+        column = column.clamp(0, columns - wide)[:, None, None] + self._count(wide)
+        row = row.clamp(0, rows - tall)[:, None, None] + self._count(tall)[:, None]
+        return (row * columns + column).flatten(1).long()
+
+    def _count(self, number: int) -> Float[Tensor, " n"]:
+        return torch.arange(number, dtype=self.x.dtype, device=self.x.device)
+
+    def _seen(
+        self, poses: Float[Tensor, "B 3 K"], near: Int64[Tensor, "B M"]
+    ) -> Float[Tensor, "B M F"]:
+        """Where patches lie in the bodies' own coordinates; far away is everywhere the same."""
+        x, y, angle = poses[:, None].unbind(2)
+        across = (self.x[near % self.grid[1]][..., None] - x) / self.reach[0]
+        up = (self.y[near // self.grid[1]][..., None] - y) / self.reach[0]
+        cos, sin = angle.cos(), angle.sin()
+        along, aside = cos * across + sin * up, cos * up - sin * across
+        shrink = torch.rsqrt(1 + (along**2 + aside**2) ** 2)
+        plain = torch.cat(
+            (along * shrink, aside * shrink, cos.expand_as(along), sin.expand_as(along)), dim=-1
+        )
+        phase = plain @ self.frequencies
+        return torch.cat((plain, phase.sin(), phase.cos()), dim=-1)
+
+    def _skyline(self, scene: Float[Tensor, "B S"]) -> Float[Tensor, "B N K"]:
+        """How high patches lie above points of the ground below them, in patches."""
+        across = torch.linspace(-0.5, 0.5, SKYLINE_POINTS, device=self.x.device)
+        places = (self.x[:, None] + self.wide * across).flatten()
+        heights = self.system.skyline(scene, places).unflatten(1, (1, len(self.x), -1))
+        above = (self.y[:, None, None] - heights) / self.tall
+        return above.clamp(-BEYOND, BEYOND).flatten(1, 2)
+
+
+def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(inputs, width),
+        nn.ReLU(),
+        nn.Linear(width, width),
+        nn.ReLU(),
+        nn.Linear(width, outputs),
+    )

@@ -1,0 +1,62 @@
+"""A finished checkpoint, trained further: what is refined changes, the rest does not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from piwm_gym.checkpoint import load_checkpoint
+from training.collect import Settings, collect
+from training.refine import main
+from training.train import main as train
+
+
+@pytest.fixture(scope="module")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    collect(Settings("cartpole", 24, shard_size=8, seed=5), folder)
+    return folder
+
+
+def trained(data: Path, folder: Path, variant: str) -> Path:
+    command = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet"]
+    assert train([*command, "--data", str(data), "--runs", str(folder), "--out", str(folder)]) == 0
+    return folder / f"cartpole-{variant}.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("variant", "refined"),
+    [
+        ("extrinsic-discrete", ("autoencoder.physical_encoder.", "autoencoder.direct.")),
+        ("intrinsic-continuous", ("autoencoder.direct.",)),
+    ],
+)
+def test_only_what_is_refined_changes(
+    variant: str, refined: tuple[str, ...], data_folder: Path, tmp_path: Path
+) -> None:
+    path = trained(data_folder, tmp_path, variant)
+    out = tmp_path / "refined.safetensors"
+    folder = tmp_path / "runs"
+    main(path, data=data_folder, runs=folder, out=out, preset_name="debug", epochs=(3, 3))
+    before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
+    found = after.state_dict()
+    assert found.keys() == before.state_dict().keys()
+    changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
+    assert changed
+    assert all(name.startswith(refined) for name in changed)
+    assert {p for p in refined for name in changed if name.startswith(p)} == set(refined)
+    assert after.metadata["stages"]["direct"]["epochs"] >= 1
+    assert after.metadata["measured"].keys() == before.metadata["measured"].keys()
+
+
+def test_data_of_other_seeds_are_refused(
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trained(data_folder, tmp_path, "extrinsic-discrete")
+    content = path.read_bytes()
+    other = tmp_path / "other"
+    collect(Settings("cartpole", 4, shard_size=4, seed=99), other)
+    with pytest.raises(SystemExit):
+        main(path, data=other, runs=tmp_path / "runs")
+    assert "expected" in capsys.readouterr().err
+    assert path.read_bytes() == content

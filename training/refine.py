@@ -1,0 +1,137 @@
+"""Train a finished checkpoint further: E_p on smoother labels, and the direct decoder anew.
+
+    python -m training.refine cartpole-extrinsic-discrete.safetensors
+
+The last stages of :func:`training.pipeline.train_variant` for a checkpoint that was trained
+without them, on the same kind of data. The rest of the checkpoint stays as it is, the decoder
+through the latent included; what the checkpoint claims is measured again.
+"""
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+import tyro
+from rich.console import Console
+
+from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
+from piwm_gym.models import Extrinsic
+from piwm_gym.models.direct import DirectConfig
+from piwm_gym.world_model import WorldModel
+from training.config import TrainConfig, preset
+from training.dataset import TrajectoryDataset, load_dataset
+from training.metrics import TestSet, summary
+from training.pipeline import (
+    TrainingData,
+    cache_latents,
+    encode_all,
+    key,
+    refine_reading,
+    train_direct,
+)
+from training.run import Run
+from training.stages import LatentSource
+from training.supervision import Supervision
+
+
+def with_direct(model: WorldModel, config: DirectConfig) -> WorldModel:
+    """A copy of a model with a direct decoder that has learned nothing yet."""
+    autoencoder = replace(model.config.autoencoder, direct=config)
+    asset = model.asset if model.system.asset is not None else None
+    new = WorldModel(replace(model.config, autoencoder=autoencoder), asset)
+    old = {n: t for n, t in model.state_dict().items() if not n.startswith("autoencoder.direct.")}
+    new.load_state_dict(old, strict=False)
+    new.metadata = model.metadata
+    return new.requires_grad_(False).eval()
+
+
+def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run) -> WorldModel:
+    """The model after the refinement of its encoder, where there is one, with a direct decoder.
+
+    Its metadata say so; what they claim of the model is not measured anew here.
+    """
+    torch.manual_seed(config.direct.seed)
+    stages = dict(model.metadata["stages"])
+    training = dict(model.metadata["training"])
+    new = with_direct(model, config.autoencoder.direct)
+    autoencoder = new.autoencoder
+    guess = data.guess(encode_all(autoencoder, data.frames), new.params)
+    if isinstance(autoencoder, Extrinsic) and config.refinement.epochs:
+        source = LatentSource(autoencoder.bottleneck)
+        run.folder.mkdir(parents=True, exist_ok=True)
+        latents = cache_latents(autoencoder, source, data.frames, run.folder / "latents.npy")
+        stages["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
+        training["refinement"] = asdict(config.refinement)
+        guess = data.guess(encode_all(autoencoder, data.frames), new.params)
+    stages["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
+    training["direct"] = asdict(config.direct)
+    training["autoencoder"] = asdict(new.config.autoencoder)
+    stages["refined_on"] = data.description
+    new.metadata = {**model.metadata, "training": training, "stages": stages}
+    return new
+
+
+def main(
+    checkpoint: tyro.conf.Positional[Path],
+    data: Path | None = None,
+    runs: Path = Path("runs"),
+    out: Path | None = None,
+    preset_name: str = "laptop",
+    epochs: tuple[int, int] | None = None,
+) -> None:
+    """Refine a checkpoint.
+
+    Args:
+        checkpoint: File that ``training.train`` wrote.
+        data: Folder of data from the same seed; data/SYSTEM-laptop if not given.
+        runs: Folder for the resumable state.
+        out: File to write; the checkpoint itself if not given.
+        preset_name: Preset whose settings of refinement and direct decoder to use.
+        epochs: Of refinement and direct decoder, other than the preset's.
+    """
+    try:
+        model = load_checkpoint(checkpoint, "cpu")
+        name, variant = model.system.name, model.config.autoencoder.variant
+        dataset = load_dataset(data or Path("data") / f"{name}-laptop")
+        config = preset(preset_name, variant, name)
+        prepared = _prepared(model, dataset)
+    except (ValueError, FileNotFoundError, CheckpointError) as error:
+        Console(stderr=True).print(str(error), markup=False)
+        sys.exit(2)
+    if epochs is not None:
+        config = replace(
+            config,
+            refinement=replace(config.refinement, epochs=epochs[0]),
+            direct=replace(config.direct, epochs=epochs[1]),
+        )
+    settled = key(asdict(config), prepared.description, model.metadata["training"])
+    run = Run(runs / name / f"refined-{variant}-{settled}")
+    model = refine(model, config, prepared, run)
+    measured = summary(model, TestSet(dataset, model.system, torch.device("cpu")))
+    save(model, out or checkpoint, {**model.metadata, "measured": measured})
+
+
+def _prepared(model: WorldModel, dataset: TrajectoryDataset) -> TrainingData:
+    """The data with labels as weak as the model's were.
+
+    Raises:
+        ValueError: The data come from other seeds: what was held out could have been trained on.
+    """
+    trained = model.metadata["data"]
+    supervision = Supervision(**trained["supervision"])
+    data = TrainingData.prepare(dataset, supervision, torch.device("cpu"))
+    for name, value in trained.items():
+        if name != "sha256" and data.description.get(name) != value:
+            raise ValueError(
+                f"data: {name} is {data.description.get(name)!r}; expected {value!r}, with which "
+                "the checkpoint was trained"
+            )
+    return data
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
+
+
+__all__ = ["refine", "with_direct"]

@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.maps import MapDecoder
-from piwm_gym.models.side_view import SideViewPainter
+from piwm_gym.models.side_view import Painting, SideViewPainter
 from piwm_gym.models.tokens import Grid
 from piwm_gym.systems import System
 
@@ -74,22 +74,29 @@ class DirectDecoder(nn.Module):
         background = torch.tensor(system.frame.background) / 255
         self.register_buffer("background", background.repeat(self.patch**2), persistent=False)
 
-    def patches(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B N S"]:
-        """Patches, row by row, of S numbers (patch, patch, 3); unclipped."""
-        return self.painter(normalized) + self.background
-
     def forward(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of normalised configurations; unclipped."""
-        return self._joined(self.patches(normalized)).movedim(-1, 1)
+        painting = self._paint(normalized)
+        return self._joined(painting.patches(len(normalized))).movedim(-1, 1)
 
     def draw(self, normalized: Float[Tensor, "B F"]) -> UInt8[Tensor, "B H W 3"]:
-        """Frames as environments give them, clipped and rounded."""
-        numbers = self.patches(normalized).mul_(255).round_().clamp_(0, 255)
-        return self._joined(numbers.to(torch.uint8))
+        """Frames as environments give them, clipped and rounded before they are put together."""
+        painting = self._paint(normalized).map(_rounded)
+        return self._joined(painting.patches(len(normalized)))
+
+    def _paint(self, normalized: Tensor) -> Painting:
+        painted = self.painter(normalized)
+        if not isinstance(painted, Painting):
+            painted = Painting(painted)
+        return painted.map(lambda numbers: numbers + self.background)
 
     def _joined(self, patches: Tensor) -> Tensor:
         """(B, H, W, 3) of (B, N, S)."""
         rows, columns = self.grid
-        split = patches.view(len(patches), rows, columns, self.patch, self.patch, 3)
+        split = patches.reshape(len(patches), rows, columns, self.patch, self.patch * 3)
         joined = split.transpose(2, 3).contiguous()
         return joined.view(len(patches), rows * self.patch, columns * self.patch, 3)
+
+
+def _rounded(numbers: Float[Tensor, "*B S"]) -> UInt8[Tensor, "*B S"]:
+    return numbers.mul(255).round_().clamp_(0, 255).to(torch.uint8)

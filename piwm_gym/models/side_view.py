@@ -7,9 +7,11 @@ and, where there is a scene, what the skyline says.
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
 from piwm_gym.models.tokens import Grid
@@ -21,6 +23,36 @@ BEYOND = 3.0
 """Ground further away than so many patches looks the same, whatever its distance."""
 BANDWIDTH = 6.0
 """Initial standard deviation of the angular frequencies, per reach."""
+
+
+class Painting(NamedTuple):
+    """Patches of a batch of frames.
+
+    Attributes:
+        still: (B, N, S) of all places, or (1, N, S) if they are the same in all frames.
+        near: (B, M) places that look different, or None.
+        drawn: (B, M, S) what is there instead.
+    """
+
+    still: Tensor
+    near: Tensor | None = None
+    drawn: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Painting":
+        """The painting with a function applied to its numbers."""
+        drawn = None if self.drawn is None else function(self.drawn)
+        return Painting(function(self.still), self.near, drawn)
+
+    def patches(self, batch: int) -> Shaped[Tensor, "B N S"]:
+        """All patches as they look."""
+        still = self.still.expand(batch, -1, -1)
+        if self.near is None or self.drawn is None:
+            return still
+        count = still.shape[1]
+        first = torch.arange(batch, device=self.near.device)[:, None] * count
+        places = (self.near + first).flatten()
+        flat = still.reshape(batch * count, -1)
+        return flat.index_copy(0, places, self.drawn.flatten(0, 1)).unflatten(0, (batch, count))
 
 
 class SideViewPainter(nn.Module):
@@ -75,20 +107,21 @@ class SideViewPainter(nn.Module):
             nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, size)
         )
 
-    def forward(self, normalized: Float[Tensor, "B P"]) -> Float[Tensor, "B N S"]:
-        """Patches, row by row, as differences from an empty frame."""
+    def forward(self, normalized: Float[Tensor, "B P"]) -> Painting:
+        """Patches as differences from an empty frame: all of them, and those that bodies change."""
         configuration = normalized * self.scale + self.centre
         poses = self.system.poses(configuration)
         near = self._near(poses[:, :2, 0])
         features = self._seen(poses, near)
-        painted = self.background.expand(len(poses), -1, -1)
-        if self.ground is not None:
+        if self.ground is None:
+            still = self.background[None]
+            behind = self.background[near]
+        else:
             skyline = self._skyline(configuration[:, len(self.system.visible) :])
-            painted = painted + self.ground(skyline)
-            index = near[..., None].expand(-1, -1, skyline.shape[-1])
-            features = torch.cat((features, skyline.gather(1, index)), dim=-1)
-        drawn = self.body(self.look(features) + self.place[near])
-        return painted.scatter_add(1, near[..., None].expand_as(drawn), drawn)
+            still = self.background + self.ground(skyline)
+            features = torch.cat((features, _chosen(skyline, near)), dim=-1)
+            behind = _chosen(still, near)
+        return Painting(still, near, behind + self.body(self.look(features) + self.place[near]))
 
     @torch.no_grad()
     def _near(self, place: Float[Tensor, "B 2"]) -> Int64[Tensor, "B M"]:
@@ -126,6 +159,12 @@ class SideViewPainter(nn.Module):
         heights = self.system.skyline(scene, places).unflatten(1, (1, len(self.x), -1))
         above = (self.y[:, None, None] - heights) / self.tall
         return above.clamp(-BEYOND, BEYOND).flatten(1, 2)
+
+
+def _chosen(patches: Float[Tensor, "B N K"], near: Int64[Tensor, "B M"]) -> Float[Tensor, "B M K"]:
+    """What belongs to some of the patches."""
+    first = torch.arange(len(near), device=near.device)[:, None] * patches.shape[1]
+    return patches.flatten(0, 1)[near + first]
 
 
 def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:

@@ -32,7 +32,6 @@ def import_tub(
     report: Report,
     *,
     system: System | None = None,
-    dt: float | None = None,
     steps: int = 50,
     units_per_metre: float = 1.0,
 ) -> Path:
@@ -42,8 +41,7 @@ def import_tub(
         path: Folder of the tub.
         out: Folder of the data set.
         report: Counts what is dropped; stays empty where the data set exists already.
-        system: Whose frames and states to make; default: the Donkey Car.
-        dt: Time step, s; default: the system's.
+        system: Whose frames and states to make, at its time step; default: the Donkey Car.
         steps: Actions in a trajectory.
         units_per_metre: Units of the recorded positions in a metre.
 
@@ -51,18 +49,18 @@ def import_tub(
         Path of the manifest.
 
     Raises:
-        ValueError: A bad option, nothing usable in the tub, or another data set in ``out``.
+        ValueError: A bad option, nothing usable in the tub, records at a rate that does not give
+            the time step, or another data set in ``out``.
     """
     system = get_system(SYSTEM) if system is None else system
-    dt = system.dt if dt is None else dt
-    for name, value in (("dt", dt), ("steps", steps), ("units_per_metre", units_per_metre)):
+    for name, value in (("steps", steps), ("units_per_metre", units_per_metre)):
         if not value > 0:
             raise ValueError(f"{name} is {value}; expected a positive number")
     identity = {
         "source": path.resolve().name,
         "kind": f"tub v{tub_version(path)}",
         "sha256": _fingerprint(path),
-        "dt": dt,
+        "dt": system.dt,
         "steps": steps,
         "units_per_metre": units_per_metre,
     }
@@ -71,15 +69,18 @@ def import_tub(
     records = read_tub(path, system.frame.native, report, units_per_metre)
     if braking := int((records.actions[:, 1] < 0).sum()):
         report.notes["braking or reverse (negative throttle), kept as no throttle"] += braking
-    trajectories = sample(records, system, dt, steps, report)
+    try:
+        trajectories = sample(records, system, steps, report)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not trajectories:
         reasons = "\n".join(report.lines())
         raise ValueError(
-            f"{path} gives no trajectory of {steps} steps of {dt} s; ask for fewer --steps, or for "
-            f"the --dt of the recording\n{reasons}"
+            f"{path} gives no trajectory of {steps} steps of {system.dt} s; ask for fewer --steps"
+            f"\n{reasons}"
         )
     command = (
-        f"python -m training.import_donkey {path} --out {{out}} --dt {dt} --steps {steps} "
+        f"python -m training.import_donkey {path} --out {{out}} --steps {steps} "
         f"--units-per-metre {units_per_metre}"
     )
     return write_dataset(trajectories, report, system, out, identity, command)
@@ -114,7 +115,6 @@ def _fingerprint(folder: Path) -> str:
 def main(
     path: tyro.conf.Positional[Path],
     out: Path,
-    dt: float | None = None,
     steps: int = 50,
     units_per_metre: float = 1.0,
 ) -> None:
@@ -123,14 +123,13 @@ def main(
     Args:
         path: Folder of a tub, or a .csv or .csv.gz file.
         out: Folder for the result.
-        dt: Seconds between the frames of a trajectory; default: the system's.
         steps: Actions in a trajectory.
         units_per_metre: Of recorded positions: 1 for simulators since 2022, 8 for older ones.
     """
     console = Console(stderr=True)
     report = Report()
     try:
-        result = _import(path, out, report, dt=dt, steps=steps, units_per_metre=units_per_metre)
+        result = _import(path, out, report, steps=steps, units_per_metre=units_per_metre)
     except (OSError, ValueError) as error:
         console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(2)

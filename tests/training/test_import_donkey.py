@@ -217,7 +217,7 @@ def test_a_loop_faster_than_the_telemetry_writes_repeats():
     times = DT / 2 * np.arange(40)
     records = table(times, np.column_stack((SPEED * DT * twice, 0.0 * twice)))
     report = Report()
-    (trajectory,) = sample(records, SYSTEM, DT, 19, report)
+    (trajectory,) = sample(records, SYSTEM, 19, report)
     assert report.dropped == {"same pose as the record before": 20}
     np.testing.assert_allclose(np.diff(trajectory.records.times), DT)
 
@@ -225,15 +225,39 @@ def test_a_loop_faster_than_the_telemetry_writes_repeats():
 def test_records_denser_than_the_time_step_are_thinned_and_jitter_does_not_add_up():
     jitter = np.random.default_rng(0).uniform(-0.004, 0.004, 200)
     report = Report()
-    (trajectory,) = sample(table(np.arange(200) * DT / 2 + jitter), SYSTEM, DT, 99, report)
+    (trajectory,) = sample(table(np.arange(200) * DT / 2 + jitter), SYSTEM, 99, report)
     drift = trajectory.records.times - trajectory.records.times[0] - DT * np.arange(100)
     assert abs(drift).max() <= DT / 2
     assert report.dropped["between two time steps"] == 99
 
 
-def test_a_recording_at_another_rate_is_not_stretched():
-    assert sample(table(np.arange(100) * 0.1), SYSTEM, DT, 10, Report()) == []
-    assert len(sample(table(np.arange(100) * 0.1), SYSTEM, 0.1, 9, Report())) == 10
+@pytest.mark.parametrize("interval", [1 / 60, 1 / 40, 0.051, 0.05, 0.049])
+def test_rates_that_give_the_time_step_are_sampled_evenly(interval):
+    trajectories = sample(table(np.arange(200) * interval), SYSTEM, 10, Report())
+    assert trajectories
+    for trajectory in trajectories:
+        assert abs(np.diff(trajectory.records.times) - DT).max() < 0.0011
+        speed = np.diff(trajectory.states[:, 0]) / np.diff(trajectory.records.times)
+        np.testing.assert_allclose(speed, SPEED, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("interval", "rate"), [(0.1, "10"), (1 / 30, "30"), (0.067, "14.9")])
+def test_a_recording_at_another_rate_is_refused_with_both_rates(interval, rate):
+    with pytest.raises(
+        ValueError, match=rf"{interval:.3g} s apart \({rate} a second.*expected.*0\.05 s.*20, 40"
+    ):
+        sample(table(np.arange(100) * interval), SYSTEM, 10, Report())
+
+
+def test_the_error_of_another_rate_names_the_tub(tmp_path, capsys):
+    tub = write_v1(tmp_path / "tub", 12)
+    for path in tub.glob("record_*.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps(content | {"milliseconds": 2 * content["milliseconds"]}))
+    with pytest.raises(SystemExit):
+        main(tub, tmp_path / "out", steps=5)
+    assert f"{tub}: the records are 0.1 s apart" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_heading_and_speed_of_a_noisy_circle():

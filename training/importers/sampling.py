@@ -9,6 +9,9 @@ from piwm_gym.systems import System
 from training.importers.course import course
 from training.importers.records import Records, Report, drives, drop_repeats
 
+OFF_RATE = 0.1
+"""Fraction by which the time between records, or a few of them, may miss the time step."""
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -23,10 +26,8 @@ class Sampled:
     states: np.ndarray
 
 
-def sample(
-    records: Records, system: System, dt: float, steps: int, report: Report
-) -> list[Sampled]:
-    """Cut trajectories of exactly ``steps`` time steps, without overlap.
+def sample(records: Records, system: System, steps: int, report: Report) -> list[Sampled]:
+    """Cut trajectories of exactly ``steps`` time steps of the system, without overlap.
 
     Pictures cannot be interpolated, so every time step takes the nearest record, at most half a
     step away; where there is none, the trajectory ends. Each record keeps its own pose and
@@ -35,12 +36,17 @@ def sample(
     Args:
         records: Everything of one source.
         system: Whose states are made: ``x``, ``y``, ``theta`` and ``v``.
-        dt: Time step, s.
         steps: Actions of a trajectory.
         report: Counts what is dropped, and the cuts.
+
+    Raises:
+        ValueError: The records come at a rate that does not give the system's time step.
     """
+    dt = system.dt
+    moments = drop_repeats(records, report)
+    _check_rate(moments, system)
     trajectories = []
-    for drive in drives(drop_repeats(records, report), 2 * dt, report):
+    for drive in drives(moments, 2 * dt, report):
         states = _states(drive, system)
         used = 0
         for run in _runs(drive.times, dt):
@@ -56,6 +62,28 @@ def sample(
                     trajectories.append(Sampled(drive.select(chosen), part))
         report.drop("between two time steps", len(drive) - used)
     return trajectories
+
+
+def _check_rate(records: Records, system: System) -> None:
+    """Refuse records from which no steps of equal length can be picked.
+
+    With a record every 0.05 s or every 0.025 s each step of 0.05 s finds one; with one every
+    0.033 s the steps would be of 0.033 s and 0.067 s in turn, with one every 0.1 s half of them
+    would find none.
+    """
+    elapsed = np.diff(records.times)
+    elapsed = elapsed[(np.diff(records.episodes) == 0) & (elapsed > 0)]
+    if not len(elapsed):
+        return
+    interval = float(np.median(elapsed))
+    each = max(1, round(system.dt / interval))
+    if abs(each * interval / system.dt - 1) > OFF_RATE:
+        raise ValueError(
+            f"the records are {interval:.3g} s apart ({1 / interval:.3g} a second, the median); "
+            f"expected the time step of {system.name}, {system.dt:g} s, or a half, a third, ... of "
+            f"it ({1 / system.dt:g}, {2 / system.dt:g}, {3 / system.dt:g}, ... a second): pictures "
+            f"cannot be interpolated; record at {1 / system.dt:g} a second"
+        )
 
 
 def _states(drive: Records, system: System) -> np.ndarray:
@@ -74,7 +102,11 @@ def _states(drive: Records, system: System) -> np.ndarray:
 
 
 def _runs(times: np.ndarray, dt: float) -> list[list[int]]:
-    """Indices of records at equal time steps; a new run starts wherever a step has none."""
+    """Indices of records at equal time steps; a new run starts wherever a step has none.
+
+    It also does where the records have slipped by half a step against the clock: skipping one to
+    catch up would pass two steps off as one.
+    """
     moments = times.tolist()
     runs, run = [], [0]
     for _ in moments:
@@ -85,7 +117,11 @@ def _runs(times: np.ndarray, dt: float) -> list[list[int]]:
             key=lambda i: abs(moments[i] - target),
             default=None,
         )
-        if near is not None and abs(moments[near] - target) <= dt / 2:
+        if (
+            near is not None
+            and abs(moments[near] - target) <= dt / 2
+            and abs(moments[near] - moments[run[-1]] - dt) <= dt / 2
+        ):
             run.append(near)
             continue
         runs.append(run)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -298,6 +299,88 @@ class Solo:
         return Numbers(state, scene, [0], [False], positions), observation
 
 
+class FusedRollout:
+    """Transitions without resets, compiled for one size of the batch on a CPU.
+
+    Args:
+        system: Equations.
+        batch: Number of states.
+        params: Physical parameters; later ones must have the same shapes to be quick.
+        noisy: Whether process noise is drawn.
+    """
+
+    def __init__(self, system: System, batch: int, params: Any, noisy: bool) -> None:
+        self._system, self._kind = system, type(params)
+        self._made_of = system, batch, params, noisy
+        space, width = system.action_space, len(system.variables)
+        discrete = isinstance(space, gym.spaces.Discrete)
+        self._dtype = torch.int64 if discrete else torch.float32
+        self._example = [
+            torch.zeros(width, batch),
+            torch.zeros(width, batch),
+            torch.zeros(batch, *(space.shape or ()), dtype=self._dtype),
+            torch.zeros(batch, len(system.scene_variables)),
+            torch.zeros(batch, system.num_step_uniforms if noisy else 0),
+            *map(_float32, vars(params).values()),
+        ]
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._step = _host_code(self._move, tuple(self._example))
+
+    def __reduce__(self) -> tuple[type["FusedRollout"], tuple[Any, ...]]:
+        """Copies and pickles are compiled anew, which torch's cache makes short."""
+        return type(self), self._made_of
+
+    def _move(self, after: Tensor, before: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        """Write the next states (D, B) to the first argument."""
+        action, scene, noise, *values = given
+        keywords = {"scene": scene} if scene.shape[1] else {}
+        keywords |= {"noise": noise} if noise.shape[1] else {}
+        params = _unchecked(self._kind, values)
+        after.copy_(_packed(self._system.transition(before.t(), action, params, **keywords)))
+        return ()
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        state: Tensor,
+        actions: Tensor,
+        params: Any,
+        noise: Tensor | None,
+        scene: Tensor | None,
+    ) -> Tensor | None:
+        """States (B, T, D), or None where this was not compiled for such arguments."""
+        batch, horizon = actions.shape[:2]
+        by_step = actions.to(self._dtype).transpose(0, 1).contiguous()
+        drawn = torch.zeros(horizon, batch, 0) if noise is None else noise.transpose(0, 1)
+        inputs = [
+            state.t().contiguous(),
+            by_step[0],
+            torch.zeros(batch, 0) if scene is None else scene.contiguous(),
+            drawn[0],
+            *map(_float32, vars(params).values()),
+        ]
+        if [(x.shape, x.dtype) for x in inputs] != [(x.shape, x.dtype) for x in self._example[1:]]:
+            return None
+        before, _, given, _, *values = inputs
+        states = torch.empty(horizon, *before.shape)
+        for after, action, uniforms in zip(states, by_step, drawn.contiguous(), strict=True):
+            self._step((after, before, action, given, uniforms, *values))
+            before = after
+        return states.permute(2, 0, 1)
+
+
+def _float32(value: Any) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float32)
+
+
+def _unchecked(kind: type, values: Sequence[Tensor]) -> Any:
+    """Parameters without their checks, which look at values."""
+    params: Any = object.__new__(kind)
+    params.__dict__.update(zip(kind.names(), values, strict=True))  # type: ignore[attr-defined]
+    return params
+
+
 def _shapes(params: Any) -> list[torch.Size]:
     return [value.shape for value in vars(params).values()]
 
@@ -305,9 +388,7 @@ def _shapes(params: Any) -> list[torch.Size]:
 def _flat(rules: Rules, kind: type, *inputs: Tensor) -> tuple[Tensor, ...]:
     """:func:`advance` between tuples of tensors."""
     count = len(Moment._fields)
-    params: Any = object.__new__(kind)  # without its checks, which look at values
-    names = kind.names()  # type: ignore[attr-defined]
-    params.__dict__.update(zip(names, inputs[count + 1 :], strict=True))
+    params = _unchecked(kind, inputs[count + 1 :])
     *parts, drawn = advance(rules, Moment(*inputs[:count]), inputs[count], params)
     return (*parts, parts[0].new_empty(0) if drawn is None else drawn)
 
@@ -338,6 +419,7 @@ def _cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
 __all__ = [
     "Advanced",
     "Fused",
+    "FusedRollout",
     "Moment",
     "Numbers",
     "Rules",

@@ -1,6 +1,8 @@
 """A physically interpretable world model: an autoencoder, learned dynamics, an estimator."""
 
 import math
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor, nn
 
+from piwm_gym.fused import FusedRollout, available
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.vision import to_float
@@ -96,6 +99,7 @@ class WorldModel(nn.Module):
         derived = torch.tensor([v.derived for v in self.system.variables])
         self.register_buffer("derived", derived, persistent=False)
         self.metadata: dict[str, Any] = {}
+        self._rollouts: dict[tuple[int, bool], FusedRollout] = {}
 
     @property
     def device(self) -> torch.device:
@@ -264,7 +268,43 @@ class WorldModel(nn.Module):
         params = self.dynamics.params if params is None else params
         check_noise(self.system, noise, tuple(actions.shape[:2]))
         scene = spread_scene(self.system, scene, state)
+        quick = self._rollouts.get((len(state), noise is not None))
+        given = (state, actions, noise, scene, *vars(params).values())
+        if quick is not None and not _wants_gradients(given):
+            states = quick(state, actions, params, noise, scene)
+            if states is not None:
+                return states
         return self.system.rollout(state, actions, params, noise, scene)
+
+    def compile_rollout(self, batch_size: int, noise: bool = False) -> None:
+        """Compile :meth:`rollout` for so many states, now, which takes a while.
+
+        Rollouts that need no gradients, such as those of planners, use it from now on; their
+        results differ in the last bits. On the CPU only.
+
+        Args:
+            batch_size: Number of states, B.
+            noise: For rollouts with ``noise`` instead of those of the mean motion.
+
+        Raises:
+            ValueError: Noise for a system that has none, or a batch size below 1.
+
+        Warns:
+            UserWarning: There is nothing to compile with here; rollouts run as they are.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; expected an integer of at least 1")
+        if noise and not self.system.num_step_uniforms:
+            raise ValueError(f"{self.system.name} has no process noise; leave 'noise' out")
+        if self.device.type != "cpu" or not available(self.device):
+            warnings.warn(
+                f"rollouts on {self.device.type} run uncompiled, with the same results; "
+                "compile_rollout needs the CPU and a C++ compiler",
+                stacklevel=2,
+            )
+            return
+        key = batch_size, noise
+        self._rollouts[key] = FusedRollout(self.system, batch_size, self.params, noise)
 
     def decode(
         self, states: Float[Tensor, "*B D"], scene: Float[Tensor, "*C S"] | None = None
@@ -310,6 +350,13 @@ class WorldModel(nn.Module):
                 along = torch.remainder(state[..., i] - self.state_low[i], variable.range)
                 inside[..., i] = (along <= width) | (width >= variable.range)
         return (inside | self.derived).all(-1)
+
+
+def _wants_gradients(values: Iterable[Any]) -> bool:
+    """Whether torch would record what is done with any of these."""
+    return torch.is_grad_enabled() and any(
+        isinstance(value, Tensor) and value.requires_grad for value in values
+    )
 
 
 def _row(name: str, unit: str, value: float | Tensor, reference: float | Tensor) -> ParamRow:

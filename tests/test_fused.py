@@ -73,6 +73,70 @@ def test_the_single_environment_too(make_tiny: Any) -> None:
         assert all(map(same, plain.step(1), quick.step(1)))
 
 
+@pytest.mark.usefixtures("_uncompiled")
+@pytest.mark.parametrize("system", ["cartpole", "lunar_lander", "donkey_car"])
+def test_rollouts_give_the_same_states(make_tiny: Any, system: str) -> None:
+    model = make_tiny(system=system)
+    draw = torch.Generator().manual_seed(0)
+    equations, given = model.system, {}
+    if equations.scene_variables:
+        given["scene"] = equations.scene(
+            torch.rand(6, equations.num_scene_uniforms, generator=draw)
+        )
+    start = torch.rand(6, equations.num_initial_uniforms, generator=draw)
+    state = equations.initial(start, **given)
+    space = equations.action_space
+    space.seed(0)
+    actions = torch.from_numpy(np.array([[space.sample() for _ in range(9)] for _ in range(6)]))
+    if equations.num_step_uniforms:
+        given["noise"] = torch.rand(6, 9, equations.num_step_uniforms, generator=draw)
+    wanted = model.rollout(state, actions, **given).detach()
+    model.compile_rollout(6, noise="noise" in given)
+    assert model.rollout(state, actions, **given).requires_grad
+    with torch.no_grad():
+        model._rollouts, (quick,) = {}, model._rollouts.values()
+        found = quick(state, actions, model.params, given.get("noise"), given.get("scene"))
+        assert torch.equal(found, wanted)
+        assert quick(state[:2], actions[:2], model.params, None, None) is None
+
+
+@pytest.mark.usefixtures("_uncompiled")
+def test_compiled_rollouts_are_used_without_gradients(make_tiny: Any) -> None:
+    model = make_tiny()
+    model.compile_rollout(3)
+    ((key, quick),) = model._rollouts.items()
+    calls = []
+
+    def counted(*given: Any) -> Any:
+        calls.append(given)
+        return quick(*given)
+
+    model._rollouts[key] = counted
+    state, actions = torch.zeros(3, 4), torch.ones(3, 5, dtype=torch.int64)
+    slow = model.rollout(state, actions)
+    slow.sum().backward()
+    assert not calls
+    with torch.no_grad():
+        assert torch.equal(model.rollout(state, actions), slow)
+        assert len(calls) == 1
+        heavier = model.params.replace(masspole=0.5)
+        assert not torch.equal(model.rollout(state, actions, heavier), slow)
+        model.rollout(state[:2], actions[:2])
+    assert len(calls) == 2
+
+
+def test_rollouts_that_cannot_be_compiled(make_tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_tiny()
+    with pytest.raises(ValueError, match="batch_size is 0; expected an integer of at least 1"):
+        model.compile_rollout(0)
+    with pytest.raises(ValueError, match="cartpole has no process noise"):
+        model.compile_rollout(3, noise=True)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.warns(UserWarning, match="rollouts on cpu run uncompiled"):
+        model.compile_rollout(3)
+
+
 def test_without_a_compiler_there_is_a_warning(
     make_tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +164,15 @@ for t in range(25):
     np.testing.assert_allclose(a[0], b[0], rtol=1e-4, atol=1e-6)
     assert all(np.array_equal(x, y) for x, y in zip(a[1:4], b[1:4]))
     assert np.array_equal(b[0][34], c[0])
+model = single.unwrapped.model
+state, actions = torch.from_numpy(a[0]), torch.from_numpy(np.arange(35 * 9).reshape(35, 9) % 2)
+with torch.no_grad():
+    slow = model.rollout(state, actions)
+    model.compile_rollout(35)
+    (quick,) = model._rollouts.values()
+    found = quick(state, actions, model.params, None, None)
+    np.testing.assert_allclose(slow, found, rtol=1e-4, atol=1e-6)
+    assert torch.equal(model.rollout(state, actions), found)
 """
 
 

@@ -155,8 +155,10 @@ def encoding(model: WorldModel, batches: tuple[int, ...], device: str) -> Iterat
         yield Subject(f"states from {WINDOW} frames", "WorldModel.encode", call, n, "torch", device)
 
 
-def rollouts(model: WorldModel, sizes: tuple[int, ...], device: str) -> Iterator[Subject]:
-    """Whole horizons in one call, as planners use them."""
+def rollouts(
+    model: WorldModel, sizes: tuple[int, ...], device: str, compiled: bool
+) -> Iterator[Subject]:
+    """Whole horizons in one call, as planners use them; then compiled ones."""
     system = model.system
     for n in sizes:
         scene = None
@@ -175,6 +177,10 @@ def rollouts(model: WorldModel, sizes: tuple[int, ...], device: str) -> Iterator
                 model.rollout(state, actions, scene=scene)
 
         yield Subject(STEPS, ROLLOUT, call, n * HORIZON, "torch", device, batch=n)
+        if compiled and device == "cpu":
+            model.compile_rollout(n)
+            name = f"{ROLLOUT}, compiled"
+            yield Subject(STEPS, name, call, n * HORIZON, "torch", device, batch=n)
 
 
 def resized(env_id: str) -> Iterator[Subject]:
@@ -216,7 +222,7 @@ class Lot:
             yield from compiled(env_id, source, self.sizes[::2], device)
         yield from imagined(env_id, source, "pixels", self.pixel_sizes, device)
         model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
-        yield from rollouts(model, self.sizes, device)
+        yield from rollouts(model, self.sizes, device, self.compiled)
         yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT), device)
         if device == "cpu":
             yield from gymnasiums(env_id, self.sizes)

@@ -19,8 +19,9 @@ WINDOW = 17
 """Frames of a window that one trajectory of the dynamics is fitted to."""
 STRIDE = 8
 """Frames from one window to the next."""
-MEDIAN_OF_SQUARES = 0.4549
-"""Median of a squared number with a standard normal distribution."""
+LARGEST = 9.0
+"""Squared differences count as no more than so many times their median. Those of uniform numbers
+are at most four times theirs, those of normal ones rarely more."""
 SMALLEST = 0.01
 """Readings are taken to scatter by at least this share of the labels' variance."""
 
@@ -35,13 +36,14 @@ def fuse(
     """Mean of readings and labels, weighted by how reliable each is; SI units.
 
     How far labels scatter their proxies tell, and how far readings do is what is left of the
-    difference between the two. It is taken from the median, as a misread frame says little about
-    the others.
+    difference between the two. A misread frame says little about the others: large differences
+    count no more than those of labels can be, which are uniform.
     """
     apart = system.difference(readings, labels, system.configuration)
     of_labels = label_std.square().mean((0, 1))
-    spread = apart.square().flatten(0, 1).median(0).values / MEDIAN_OF_SQUARES
-    of_readings = (spread - of_labels).clamp(min=0) + SMALLEST * of_labels
+    squares = apart.square().flatten(0, 1)
+    spread = torch.minimum(squares, LARGEST * squares.median(0).values).mean(0)
+    of_readings = (spread - of_labels).clamp(min=SMALLEST * of_labels)
     share = torch.where(of_labels > 0, of_labels / (of_labels + of_readings), 0.0)
     return labels + share * apart
 

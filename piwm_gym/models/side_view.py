@@ -21,7 +21,7 @@ SKYLINE_POINTS = 5
 """Heights across a patch that say how the ground cuts it."""
 BEYOND = 3.0
 """Ground further away than so many patches looks the same, whatever its distance."""
-BANDWIDTH = 6.0
+BANDWIDTH = 8.0
 """Initial standard deviation of the angular frequencies, per reach."""
 
 
@@ -139,13 +139,14 @@ class SideViewPainter(nn.Module):
     def _seen(
         self, poses: Float[Tensor, "B 3 K"], near: Int64[Tensor, "B M"]
     ) -> Float[Tensor, "B M F"]:
-        """Where patches lie in the bodies' own coordinates; far away is everywhere the same."""
+        """Where patches lie in the bodies' own coordinates, which end at 1 far away."""
         x, y, angle = poses[:, None].unbind(2)
-        across = (self.x[near % self.grid[1]][..., None] - x) / self.reach[0]
-        up = (self.y[near // self.grid[1]][..., None] - y) / self.reach[0]
+        reach = max(self.reach)
+        across = (self.x[near % self.grid[1]][..., None] - x) / reach
+        up = (self.y[near // self.grid[1]][..., None] - y) / reach
         cos, sin = angle.cos(), angle.sin()
         along, aside = cos * across + sin * up, cos * up - sin * across
-        shrink = torch.rsqrt(1 + (along**2 + aside**2) ** 2)
+        shrink = torch.rsqrt(1 + along**2 + aside**2)
         plain = torch.cat(
             (along * shrink, aside * shrink, cos.expand_as(along), sin.expand_as(along)), dim=-1
         )

@@ -203,6 +203,23 @@ def _short(value: Any) -> Any:
     return value if isinstance(value, str | int) else f"{float(value):.5g}"
 
 
+def rows_of_others(path: Path, subjects: list[Subject]) -> Rows:
+    """Rows of an earlier table about checkpoints that are not evaluated now."""
+    if not path.is_file():
+        return []
+    now = {(s.variant, s.noise_level) for s in subjects}
+    with path.open(newline="") as file:
+        rows = [{k: _number(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    return [row for row in rows if (row["variant"], float(row["noise_level"])) not in now]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def evaluate(subjects: list[Subject], dataset: TrajectoryDataset, probes: Path) -> dict[str, Rows]:
     """All tables, by name."""
     system = subjects[0].model.system
@@ -229,7 +246,7 @@ def main(
     out: Path = Path("assets/results"),
     runs: Path = Path("runs"),
 ) -> None:
-    """Evaluate checkpoints of one system together.
+    """Evaluate checkpoints of one system together; rows about others stay in the tables.
 
     Args:
         system: Short name of the system, such as cartpole.
@@ -247,7 +264,10 @@ def main(
         sys.exit(2)
     tables = evaluate(subjects, dataset, runs / system / "probes")
     for name, rows in tables.items():
-        write_csv(out / f"{system}-{name}.csv", rows)
+        path = out / f"{system}-{name}.csv"
+        rows += rows_of_others(path, subjects)
+        rows.sort(key=lambda row: (row["variant"], row["noise_level"]))
+        write_csv(path, rows)
         console.print(f"{out}/{system}-{name}.csv: {len(rows)} rows", markup=False)
     draw_figures(tables, system, out)
 

@@ -161,3 +161,16 @@ def test_a_missing_checkpoint_is_explained(
     with pytest.raises(SystemExit, match="2"):
         evaluate.main("cartpole", (Path("nowhere.safetensors"),), data=folder)
     assert "nowhere.safetensors" in capsys.readouterr().err
+
+
+def test_rows_about_other_checkpoints_stay_in_the_tables(model: WorldModel, tmp_path: Path) -> None:
+    path = tmp_path / "cartpole-agreement.csv"
+    ours = {"variant": "extrinsic-discrete", "noise_level": 0.05, "agreement_percent": 97.1}
+    others = [ours | {"noise_level": 0.1}, ours | {"variant": "intrinsic-discrete"}]
+    evaluate.write_csv(path, [ours, *others])
+    subject = evaluate.Subject("extrinsic-discrete", 0.05, model)
+    assert evaluate.rows_of_others(path, [subject]) == others
+    before = path.read_bytes()
+    evaluate.write_csv(path, evaluate.rows_of_others(path, []))
+    assert path.read_bytes() == before
+    assert evaluate.rows_of_others(tmp_path / "nothing.csv", []) == []

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from piwm_gym.models.estimation import fit_start
+from piwm_gym.models.estimation import WIDTHS, fit_start
 from piwm_gym.systems import System
 
 WINDOW = 17
@@ -77,7 +77,8 @@ def smooth(system: System, configurations: Tensor, actions: Tensor, params: Any)
         rows = free[:, first : first + size].all(1).nonzero()[:, 0]
         steps = actions[rows, first : first + size - 1]
         given: dict[str, Any] = {} if scene is None else {"scene": scene[rows]}
-        start = fit_start(system, visible[rows, first : first + size], steps, params, **given)
+        read = visible[rows, first : first + size]
+        start = fit_start(system, read, steps, params, widths=WIDTHS, **given)
         start = system.settled(start, steps[:, 0], params)
         states = torch.cat((start[:, None], system.rollout(start, steps, params, **given)), dim=1)
         fitted = states[:, [frame - first for frame in mine]][..., system.visible]

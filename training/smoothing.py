@@ -52,8 +52,9 @@ def fuse(
 def smooth(system: System, configurations: Tensor, actions: Tensor, params: Any) -> Tensor:
     """Readings of every frame, replaced by the fit of the window in which it lies most central.
 
-    Where the system touches a ground the readings are left as they are: a bounce is not to be
-    fitted. What noise the dynamics have adds up to little in a window.
+    Where the system may touch a ground the readings are left as they are: a bounce is not to be
+    fitted, and all other windows are without a scene. What noise the dynamics have adds up to
+    little in a window.
 
     Args:
         system: The system.
@@ -76,11 +77,10 @@ def smooth(system: System, configurations: Tensor, actions: Tensor, params: Any)
         mine = [frame for frame in range(frames) if nearest[frame] == first]
         rows = free[:, first : first + size].all(1).nonzero()[:, 0]
         steps = actions[rows, first : first + size - 1]
-        given: dict[str, Any] = {} if scene is None else {"scene": scene[rows]}
         read = visible[rows, first : first + size]
-        start = fit_start(system, read, steps, params, widths=WIDTHS, **given)
+        start = fit_start(system, read, steps, params, widths=WIDTHS)
         start = system.settled(start, steps[:, 0], params)
-        states = torch.cat((start[:, None], system.rollout(start, steps, params, **given)), dim=1)
+        states = torch.cat((start[:, None], system.rollout(start, steps, params)), dim=1)
         fitted = states[:, [frame - first for frame in mine]][..., system.visible]
         smoothed[rows[:, None], torch.tensor(mine, device=rows.device)] = fitted
     return torch.cat((smoothed, scenes), dim=-1)

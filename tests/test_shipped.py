@@ -12,7 +12,6 @@ import piwm_gym
 from piwm_gym.checkpoint import CheckpointError
 from piwm_gym.locate import WEIGHTS, file_name
 from piwm_gym.models import VARIANTS
-from piwm_gym.models.vision import VisionDecoder
 from piwm_gym.registration import DEFAULT_VARIANT, ENTRIES, get_entry
 from piwm_gym.systems import get_system
 from piwm_gym.world_model import WorldModel
@@ -20,7 +19,7 @@ from training.collect import Settings, collect
 from training.dataset import load_dataset
 from training.metrics import TestSet, decoding, summary
 
-SLACK = {"cartpole": 1.5, "lunar_lander": 1.5, "donkey_car": 2.2}
+SLACK = {"cartpole": 1.5, "lunar_lander": 1.5, "donkey_car": 1.9}
 """Fewer trajectories than the two hundred of the claims: their errors scatter. Most where one frame
 in two hundred, taken for another place, makes most of a root mean square."""
 TRAJECTORIES = {"cartpole": 40, "lunar_lander": 80, "donkey_car": 80}
@@ -115,10 +114,11 @@ def test_a_decoder_that_draws_an_empty_scene_would_be_noticed(
     model = load(env_id, DEFAULT_VARIANT)
     honest = decoding(model, unseen(env_id))
     height, width = model.system.frame.size
+    nothing = (torch.tensor(model.system.frame.background) / 255).view(3, 1, 1)
     monkeypatch.setattr(
-        VisionDecoder,
-        "forward",
-        lambda self, tokens: self.background.expand(len(tokens), 3, height, width),
+        type(model.autoencoder),
+        "decode",
+        lambda self, configuration: nothing.expand(len(configuration), 3, height, width),
     )
     empty = decoding(model, unseen(env_id))
     assert empty["foreground_mse"] > 2 * honest["foreground_mse"]

@@ -23,12 +23,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from piwm_gym.systems import DonkeyCar
 from training.bicycle_fit import MODELS, QUANTITIES, Bicycle, fit_bicycle
+from training.identification_figure import draw_identification
 from training.importers import Records, Report, load_telemetry
 from training.shards import replace_file
 from training.telemetry_windows import Windows, cut_windows, join
 
-DT, STEPS, HISTORY, STRIDE = 0.05, 30, 10, 8
+DT, STEPS, HISTORY, STRIDE = DonkeyCar.dt, 30, 10, 8
 """Time step (s), steps of a window (1.5 s), steps of known commands before it, and records between
 two windows."""
 PASTS = (0.25, 0.4)
@@ -261,7 +263,7 @@ def main(
 
     Args:
         files: Telemetry: .csv, .csv.gz, or the telemetry.npz of an import.
-        out: CSV file for the results.
+        out: CSV file for the results; a figure of them is drawn beside it.
         steering_gain: Angle of the front wheels at full command, degrees; taken as known.
         starts: Starting points of every fit.
     """
@@ -285,6 +287,7 @@ def main(
     for recording in recordings:
         console.print("\n".join((recording.name, *recording.report.lines())), highlight=False)
     write_rows(rows, out)
+    draw_identification(rows, SPEED_BINS, out.with_suffix(".png"))
     _show(console, rows)
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
+from PIL import Image
 
 from piwm_gym.systems import DonkeyCar, DonkeyCarParams
 from training import identify
 from training.bicycle_fit import fit_bicycle
+from training.identification_figure import STYLES, draw_identification
 from training.importers import Records, Report, load_telemetry, save_telemetry
 from training.telemetry_windows import Windows, cut_windows
 
@@ -181,6 +184,24 @@ def test_the_command_writes_a_table_of_all_models(tmp_path, monkeypatch, recorde
         assert float(mine["bicycle"]["wheelbase"]) == pytest.approx(0.14, rel=0.02)
         assert mine["constant velocity"]["wheelbase"] == ""
     assert "320 records read, 320 kept" in capsys.readouterr().err
+    with Image.open(tmp_path / "results.png") as figure:
+        assert figure.width > 1.5 * figure.height, "one panel per file, side by side"
+
+
+def test_the_figure_draws_every_bin_and_model(tmp_path, monkeypatch):
+    head = {"file": "drive", "windows": 99}
+    rows = [
+        {**head, "model": m, "fitted_to": f, "speed": speed, "rmse_after_1.5_s": f"{error}"}
+        for m, f in STYLES
+        for speed, error in (("all", 9.0), ("0.1 to 0.4 m/s", 0.5), ("0.6 to 0.8 m/s", 0.25))
+    ]
+    drawn = []
+    monkeypatch.setattr(Axes, "plot", lambda self, x, y, **style: drawn.append((x, y)))
+    draw_identification(rows, identify.SPEED_BINS, tmp_path / "figure.png")
+    assert len(drawn) == len(STYLES)
+    for x, y in drawn:
+        assert x == pytest.approx([0.25, 0.7])
+        assert y == [0.5, 0.25]
 
 
 @pytest.mark.parametrize(

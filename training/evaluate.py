@@ -6,7 +6,7 @@ trajectories, which training never saw.
 
 import csv
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from piwm_gym.checkpoint import load_checkpoint
 from piwm_gym.models.vision import to_float
+from piwm_gym.systems import unknown
 from piwm_gym.world_model import WorldModel
 from training.collectors import get_collector
 from training.dataset import TrajectoryDataset, load_dataset
@@ -41,6 +42,7 @@ from training.metrics import (
 from training.probe import FrameNet, train_pixel_controller, train_reader
 
 Rows = list[dict[str, Any]]
+TABLES = ("estimation", "forecast", "parameters", "decoding", "agreement")
 ESTIMATIONS = (("fd", 2), *(("shooting", window) for window in (2, 4, 10, 20)))
 
 
@@ -220,23 +222,40 @@ def _number(text: str) -> float | str:
         return text
 
 
-def evaluate(subjects: list[Subject], dataset: TrajectoryDataset, probes: Path) -> dict[str, Rows]:
-    """All tables, by name."""
+def evaluate(
+    subjects: list[Subject],
+    dataset: TrajectoryDataset,
+    probes: Path,
+    names: Sequence[str] = TABLES,
+) -> dict[str, Rows]:
+    """All tables, by name; those that are not asked for are empty.
+
+    Args:
+        subjects: Checkpoints of one system.
+        dataset: Real trajectories; those of the test split are used.
+        probes: Folder of the independent networks, which take longest to train.
+        names: Which tables to fill, of :data:`TABLES`.
+    """
     system = subjects[0].model.system
     test = TestSet(dataset, system, torch.device("cpu"))
-    reader = train_reader(dataset, system, probes)
-    actions = get_collector(system.name).expert(dataset.states)
-    controller = train_pixel_controller(dataset, system, actions, probes)
-    tables: dict[str, Rows] = {
-        name: [] for name in ("estimation", "forecast", "parameters", "decoding", "agreement")
+    makers: dict[str, Callable[[Subject], Rows]] = {
+        "estimation": lambda subject: estimation_rows(subject, test),
+        "forecast": lambda subject: forecast_rows(subject, test),
+        "parameters": parameter_rows,
     }
-    for subject in subjects:
-        tables["estimation"] += estimation_rows(subject, test)
-        tables["forecast"] += forecast_rows(subject, test)
-        tables["parameters"] += parameter_rows(subject)
-        tables["decoding"] += decoding_rows(subject, test, reader)
-        tables["agreement"] += agreement_rows(subject, test, controller)
-    return tables
+    if "decoding" in names:
+        reader = train_reader(dataset, system, probes)
+        makers["decoding"] = lambda subject: decoding_rows(subject, test, reader)
+    if "agreement" in names:
+        actions = get_collector(system.name).expert(dataset.states)
+        controller = train_pixel_controller(dataset, system, actions, probes)
+        makers["agreement"] = lambda subject: agreement_rows(subject, test, controller)
+    return {
+        name: [row for subject in subjects for row in makers[name](subject)]
+        if name in names
+        else []
+        for name in TABLES
+    }
 
 
 def main(
@@ -245,6 +264,7 @@ def main(
     data: Path | None = None,
     out: Path = Path("assets/results"),
     runs: Path = Path("runs"),
+    only: tuple[str, ...] = TABLES,
 ) -> None:
     """Evaluate checkpoints of one system together; rows about others stay in the tables.
 
@@ -254,22 +274,31 @@ def main(
         data: Folder of the data set; data/SYSTEM-laptop if not given.
         out: Folder for CSV files and figures.
         runs: Folder for the probes.
+        only: Tables to fill. What the others said of these checkpoints is removed from them: it
+            was about earlier ones.
     """
     console = Console(stderr=True)
     try:
+        for name in only:
+            if name not in TABLES:
+                raise ValueError(unknown("table", name, TABLES))
         dataset = load_dataset(data or Path("data") / f"{system}-laptop")
         subjects = sorted(map(load_subject, checkpoints), key=lambda s: (s.variant, s.noise_level))
     except (ValueError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         sys.exit(2)
-    tables = evaluate(subjects, dataset, runs / system / "probes")
+    tables = evaluate(subjects, dataset, runs / system / "probes", only)
     for name, rows in tables.items():
         path = out / f"{system}-{name}.csv"
         rows += rows_of_others(path, subjects)
         rows.sort(key=lambda row: (row["variant"], row["noise_level"]))
-        write_csv(path, rows)
-        console.print(f"{out}/{system}-{name}.csv: {len(rows)} rows", markup=False)
-    draw_figures(tables, system, out)
+        if rows:
+            write_csv(path, rows)
+        else:
+            path.unlink(missing_ok=True)
+        console.print(f"{path}: {len(rows)} rows", markup=False)
+    if tables["forecast"] and tables["parameters"]:
+        draw_figures(tables, system, out)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def targets_table(results: Results) -> list[str]:
 def variants_table(results: Results) -> list[str]:
     """Lines of the table that compares the variants at label noise 5 %; none for a single one."""
     columns = VARIANT_COLUMNS[results.system]
-    variants = sorted({row["variant"] for row in results.rows("decoding", noise_level=0.05)})
+    variants = sorted({row["variant"] for row in results.rows("estimation", noise_level=0.05)})
     if len(variants) < 2:
         return []
     names = " | ".join(name for name, _ in columns)

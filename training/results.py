@@ -65,6 +65,8 @@ def parameters(
 
 def values(results: Results, table: str, columns: Sequence[Column], **wanted: object) -> str:
     """Numbers of one row with their units; a column is name, format and unit."""
+    if not results.has(table, **wanted):
+        return MISSING
     return ", ".join(
         f"{results.number(table, name, **wanted):{form}} {unit}" for name, form, unit in columns
     )
@@ -176,6 +178,8 @@ class Quantities:
 def ratio(results: Results, line: str, to: str, variant: str = VARIANT) -> str:
     """Normalised error of a forecast of 30 steps, relative to that of another line."""
     chosen = {"variant": variant, "noise_level": 0.05, "step": 30.0}
+    if not results.has("forecast", line=line, **chosen):
+        return MISSING
     over, under = (
         results.number("forecast", "normalised", line=name, **chosen) for name in (line, to)
     )

@@ -121,6 +121,17 @@ def test_evaluation_end_to_end(
     assert "`intrinsic-discrete`" in variants
     for name in ("forecast", "parameters"):
         assert (tmp_path / f"cartpole-{name}.png").stat().st_size > 1000
+    # Filling one table removes what the others said of an earlier checkpoint, and no more.
+    paths = (tmp_path / "cartpole-extrinsic-discrete.safetensors",)
+    evaluate.main("cartpole", paths, data=folder, out=tmp_path, runs=tmp_path, only=("estimation",))
+    results = Results(tmp_path, "cartpole")
+    assert {row["variant"] for row in results.rows("estimation")} == {
+        "extrinsic-discrete",
+        "intrinsic-discrete",
+    }
+    assert {row["variant"] for row in results.rows("agreement")} == {"intrinsic-discrete"}
+    assert not (tmp_path / "cartpole-parameters.csv").exists()
+    report.main("cartpole", tmp_path)
 
 
 def test_evaluation_of_a_system_with_scene_and_process_noise(
@@ -161,6 +172,9 @@ def test_a_missing_checkpoint_is_explained(
     with pytest.raises(SystemExit, match="2"):
         evaluate.main("cartpole", (Path("nowhere.safetensors"),), data=folder)
     assert "nowhere.safetensors" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        evaluate.main("cartpole", (), data=folder, only=("agreements",))
+    assert "'agreement'" in capsys.readouterr().err
 
 
 def test_rows_about_other_checkpoints_stay_in_the_tables(model: WorldModel, tmp_path: Path) -> None:

@@ -81,24 +81,19 @@ def agreement(results: Results, cell: Callable[..., str] | None = None) -> str:
             :func:`agreement_percent`.
     """
     cell = agreement_percent if cell is None else cell
-    cells = []
-    for noise in (0.0, 0.05, 0.1):
-        chosen = {"variant": VARIANT, "noise_level": noise}
-        if results.has("agreement", **chosen):
-            cells.append(cell(results, **chosen))
-        else:
-            cells.append(MISSING)
-    return ", ".join(cells)
+    return ", ".join(
+        cell(results, variant=VARIANT, noise_level=noise) for noise in (0.0, 0.05, 0.1)
+    )
 
 
 def agreement_percent(results: Results, **wanted: object) -> str:
     """Share of frames on whose reconstruction the pixel controller acts alike."""
-    return f"{results.number('agreement', 'agreement_percent', **wanted):.1f} %"
+    return values(results, "agreement", [("agreement_percent", ".1f", "%")], **wanted)
 
 
 def action_rmse(results: Results, **wanted: object) -> str:
     """Difference of the pixel controller's actions on frames and on their reconstructions."""
-    return f"{results.number('agreement', 'action_rmse', **wanted):.3f}"
+    return values(results, "agreement", [("action_rmse", ".3f", "")], **wanted).strip()
 
 
 def control(results: Results, training: str, deployment: str) -> str:

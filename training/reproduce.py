@@ -27,7 +27,7 @@ from piwm_gym.models import VARIANTS
 from training import fanout
 from training.collect import collect, preset_settings
 from training.dataset import load_dataset, read_manifest
-from training.evaluate import evaluate, load_subject, write_csv
+from training.evaluate import evaluate, load_subject, rows_of_others, write_csv
 from training.figures import draw_figures
 from training.train import is_finished, parse
 
@@ -223,7 +223,10 @@ def train_cells(
 
 
 def evaluate_cells(matrix: Matrix, system: str, fold: int | None, console: Console) -> None:
-    """Tables and figures of a system's checkpoints, on the fold's own test trajectories."""
+    """Tables and figures of a system's checkpoints, on the fold's own test trajectories.
+
+    Rows about checkpoints that are not of this matrix stay in the tables.
+    """
     cells = [cell for cell in matrix.cells if (cell.system, cell.fold) == (system, fold)]
     dataset = load_dataset(matrix.data_folder(system), fold=fold)
     subjects = sorted(
@@ -233,7 +236,9 @@ def evaluate_cells(matrix: Matrix, system: str, fold: int | None, console: Conso
     results = matrix.results / _of_fold(fold)
     tables = evaluate(subjects, dataset, matrix.runs / system / _of_fold(fold) / "probes")
     for name, rows in tables.items():
-        write_csv(results / f"{system}-{name}.csv", rows)
+        path = results / f"{system}-{name}.csv"
+        rows += rows_of_others(path, subjects)
+        write_csv(path, sorted(rows, key=lambda row: (row["variant"], row["noise_level"])))
     draw_figures(tables, system, results)
     console.print(f"{system}: {', '.join(tables)} in {results}", markup=False)
 

@@ -5,18 +5,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.checkpoint import load_checkpoint, save
 from piwm_gym.models import VARIANTS
+from piwm_gym.world_model import WorldModel
 from training import reproduce
 from training.collect import Settings, collect, preset_settings
-from training.dataset import describe, read_manifest
+from training.dataset import TrajectoryDataset, describe, load_dataset, read_manifest
+from training.evaluate import Subject
 from training.fanout import ROOT, cluster, processes, run_module
 from training.reproduce import Cell, Matrix, main, work_off
 from training.train import parse
@@ -163,6 +166,36 @@ def test_a_failed_cell_does_not_stop_the_others(
     assert f"{CONTINUOUS.name} failed: exit status 1; log: {log}" in told
     assert log.read_text().splitlines()[-1] in told
     assert "is not evaluated" in told
+
+
+def test_a_fold_is_evaluated_on_its_own_trajectories_beside_rows_of_others(
+    tmp_path: Path, make_tiny: Callable[..., WorldModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = Matrix(
+        ("cartpole",), (DISCRETE.variant,), (0.05,), (1,),
+        data_preset="debug", data=tmp_path, runs=tmp_path, out=tmp_path, results=tmp_path,
+    )  # fmt: skip
+    collect(Settings("cartpole", 10, steps=4), matrix.data_folder("cartpole"))
+    metadata = {"data": {"supervision": {"noise_level": 0.05}}}
+    save(make_tiny(DISCRETE.variant), matrix.checkpoint(DISCRETE), metadata)
+    table = tmp_path / "fold-1" / "cartpole-estimation.csv"
+    table.parent.mkdir()
+    table.write_text("variant,noise_level,x\nintrinsic-discrete,0.1,3\nintrinsic-discrete,0.05,2\n")
+    tested: list[int] = []
+
+    def evaluate(
+        subjects: list[Subject], dataset: TrajectoryDataset, probes: Path
+    ) -> dict[str, list[dict[str, object]]]:
+        tested.extend(dataset.split()["test"])
+        return {"estimation": [{**subject.label, "x": 1.0} for subject in subjects]}
+
+    monkeypatch.setattr(reproduce, "evaluate", evaluate)
+    monkeypatch.setattr(reproduce, "draw_figures", lambda *arguments: None)
+    reproduce.evaluate_cells(matrix, "cartpole", 1, Console(quiet=True))
+    dataset = load_dataset(matrix.data_folder("cartpole"), fold=1)
+    assert tested == dataset.split()["test"].tolist()
+    lines = ["variant,noise_level,x", "intrinsic-discrete,0.05,1", "intrinsic-discrete,0.1,3"]
+    assert table.read_text().splitlines() == lines
 
 
 def test_jobs_end_with_whoever_started_them(tmp_path: Path) -> None:

@@ -67,6 +67,20 @@ def load_subject(path: Path) -> Subject:
     return Subject(model.config.autoencoder.variant, noise_level, model)
 
 
+def common_fold(subjects: Sequence[Subject]) -> int | None:
+    """The fold that checkpoints were trained on; None for the plain split.
+
+    Raises:
+        ValueError: They differ: what one was trained on is test data of another.
+    """
+    folds = {subject.model.metadata["data"].get("fold") for subject in subjects}
+    if len(folds) > 1:
+        raise ValueError(
+            f"checkpoints are of the folds {sorted(map(str, folds))}; expected one fold at a time"
+        )
+    return folds.pop() if folds else None
+
+
 def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     """State error from frames by window length; window 1 is the configuration alone."""
     model = subject.model
@@ -282,8 +296,9 @@ def main(
         for name in only:
             if name not in TABLES:
                 raise ValueError(unknown("table", name, TABLES))
-        dataset = load_dataset(data or Path("data") / f"{system}-laptop")
         subjects = sorted(map(load_subject, checkpoints), key=lambda s: (s.variant, s.noise_level))
+        fold = common_fold(subjects)
+        dataset = load_dataset(data or Path("data") / f"{system}-laptop", fold=fold)
     except (ValueError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         sys.exit(2)

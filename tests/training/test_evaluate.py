@@ -188,3 +188,17 @@ def test_rows_about_other_checkpoints_stay_in_the_tables(model: WorldModel, tmp_
     evaluate.write_csv(path, evaluate.rows_of_others(path, []))
     assert path.read_bytes() == before
     assert evaluate.rows_of_others(tmp_path / "nothing.csv", []) == []
+
+
+def test_checkpoints_of_a_fold_are_evaluated_on_its_own_test_data(
+    make_tiny: Callable[..., WorldModel],
+) -> None:
+    def subject(**data: int) -> evaluate.Subject:
+        model = make_tiny()
+        model.metadata = {"data": data}
+        return evaluate.Subject("extrinsic-discrete", 0.05, model)
+
+    assert evaluate.common_fold([subject(), subject()]) is None
+    assert evaluate.common_fold([subject(fold=2), subject(fold=2)]) == 2
+    with pytest.raises(ValueError, match=r"folds \['2', 'None'\]; expected one fold"):
+        evaluate.common_fold([subject(fold=2), subject()])

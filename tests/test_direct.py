@@ -39,7 +39,7 @@ def draw(system: System, direct: DirectDecoder, configuration: torch.Tensor) -> 
         return direct(autoencoder.normalize(configuration))
 
 
-@pytest.mark.parametrize(("name", "patch"), SYSTEMS)
+@pytest.mark.parametrize(("name", "patch"), [*SYSTEMS, ("cartpole", 2), ("cartpole", 1)])
 def test_the_quick_frames_are_the_frames(name: str, patch: int) -> None:
     system = get_system(name)
     config = AutoencoderConfig(direct=DirectConfig(patch, width=32))

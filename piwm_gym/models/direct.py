@@ -10,13 +10,16 @@ same configurations and frames as D_p.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.maps import MapDecoder
 from piwm_gym.models.side_view import Painting, SideViewPainter
 from piwm_gym.models.tokens import Grid
 from piwm_gym.systems import System
+
+WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+"""Numbers that hold the bytes of pixels, wide ones first."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ class DirectDecoder(nn.Module):
                 f"{height} and {width}"
             )
         self.grid: Grid = (height // self.patch, width // self.patch)
-        size = self.patch**2 * 3
+        row = self.patch * 3
+        self.word = next(kind for kind in WORDS if row % kind.itemsize == 0)
+        size = self.patch * row
         self.painter: nn.Module
         if system.camera is not None:
             self.painter = MapDecoder(system, self.grid, size, config.width)
@@ -77,12 +82,16 @@ class DirectDecoder(nn.Module):
     def forward(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of normalised configurations; unclipped."""
         painting = self._paint(normalized)
-        return self._joined(painting.patches(len(normalized))).movedim(-1, 1)
+        rows, columns = self.grid
+        frames = self._joined(painting.patches(len(normalized)))
+        return frames.view(-1, rows * self.patch, columns * self.patch, 3).movedim(-1, 1)
 
     def draw(self, normalized: Float[Tensor, "B F"]) -> UInt8[Tensor, "B H W 3"]:
         """Frames as environments give them, clipped and rounded before they are put together."""
-        painting = self._paint(normalized).map(_rounded)
-        return self._joined(painting.patches(len(normalized)))
+        painting = self._paint(normalized).map(self._packed)
+        rows, columns = self.grid
+        frames = self._joined(painting.patches(len(normalized))).view(torch.uint8)
+        return frames.view(-1, rows * self.patch, columns * self.patch, 3)
 
     def _paint(self, normalized: Tensor) -> Painting:
         painted = self.painter(normalized)
@@ -90,13 +99,16 @@ class DirectDecoder(nn.Module):
             painted = Painting(painted)
         return painted.map(lambda numbers: numbers + self.background)
 
-    def _joined(self, patches: Tensor) -> Tensor:
-        """(B, H, W, 3) of (B, N, S)."""
+    def _packed(self, numbers: Float[Tensor, "*B S"]) -> Shaped[Tensor, "*B Z"]:
+        """Rounded to bytes, several of them in each number: fewer to move when frames are joined.
+
+        The bytes of a number are neighbours in a row of pixels of a patch.
+        """
+        rounded = numbers.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+        return rounded.view(self.word)
+
+    def _joined(self, patches: Shaped[Tensor, "B N S"]) -> Shaped[Tensor, "B R P C Z"]:
+        """Rows of patches, rows of pixels within them, columns of patches."""
         rows, columns = self.grid
-        split = patches.reshape(len(patches), rows, columns, self.patch, self.patch * 3)
-        joined = split.transpose(2, 3).contiguous()
-        return joined.view(len(patches), rows * self.patch, columns * self.patch, 3)
-
-
-def _rounded(numbers: Float[Tensor, "*B S"]) -> UInt8[Tensor, "*B S"]:
-    return numbers.mul(255).round_().clamp_(0, 255).to(torch.uint8)
+        split = patches.reshape(len(patches), rows, columns, self.patch, -1)
+        return split.transpose(2, 3).contiguous()

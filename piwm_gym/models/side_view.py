@@ -39,7 +39,7 @@ class Painting(NamedTuple):
     drawn: Tensor | None = None
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Painting":
-        """The painting with a function applied to its numbers."""
+        """The painting with a function applied to its numbers, which it may overwrite."""
         drawn = None if self.drawn is None else function(self.drawn)
         return Painting(function(self.still), self.near, drawn)
 
@@ -71,6 +71,13 @@ class SideViewPainter(nn.Module):
     y: Tensor
     scale: Tensor
     centre: Tensor
+    corner: Tensor
+    step: Tensor
+    middle: Tensor
+    last: Tensor
+    rows: Tensor
+    columns: Tensor
+    window: Tensor
 
     def __init__(
         self, system: System, view: SideView, grid: Grid, size: int, width: int, frequencies: int
@@ -91,7 +98,7 @@ class SideViewPainter(nn.Module):
         x = (left - view.origin[1]) / view.scale + self.wide * (torch.arange(columns) + 0.5)
         self.register_buffer("x", x, persistent=False)
         self.register_buffer("y", y, persistent=False)
-        self.window = (
+        self._prepare_window(
             min(rows, math.ceil(2 * view.reach[1] / self.tall) + 1),
             min(columns, math.ceil(2 * view.reach[0] / self.wide) + 1),
         )
@@ -107,51 +114,70 @@ class SideViewPainter(nn.Module):
             nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, size)
         )
 
+    def _prepare_window(self, tall: int, wide: int) -> None:
+        """Tables for the patches that bodies change: ``tall`` rows and ``wide`` columns."""
+        rows, columns = self.grid
+        tables = {
+            "corner": torch.stack((self.x[0], self.y[0])),
+            "step": torch.tensor([self.wide, -self.tall]),
+            "middle": torch.tensor([(wide - 1) / 2, (tall - 1) / 2]),
+            "last": torch.tensor([columns - wide, rows - tall]).float(),
+            "rows": torch.arange(tall),
+            "columns": torch.arange(wide),
+        }
+        tables["window"] = (tables["rows"][:, None] * columns + tables["columns"]).flatten()
+        for name, table in tables.items():
+            self.register_buffer(name, table, persistent=False)
+
     def forward(self, normalized: Float[Tensor, "B P"]) -> Painting:
         """Patches as differences from an empty frame: all of them, and those that bodies change."""
         configuration = normalized * self.scale + self.centre
         poses = self.system.poses(configuration)
-        near = self._near(poses[:, :2, 0])
-        features = self._seen(poses, near)
+        column, row = self._first(poses[:, :2, 0])
+        near = row * self.grid[1] + column + self.window
+        seen = self._seen(poses, self.x[column + self.columns], self.y[row + self.rows])
         if self.ground is None:
             still = self.background[None]
             behind = self.background[near]
         else:
             skyline = self._skyline(configuration[:, len(self.system.visible) :])
             still = self.background + self.ground(skyline)
-            features = torch.cat((features, _chosen(skyline, near)), dim=-1)
+            seen += (_chosen(skyline, near),)
             behind = _chosen(still, near)
-        return Painting(still, near, behind + self.body(self.look(features) + self.place[near]))
+        look = self.look(torch.cat(seen, dim=-1))
+        drawn = self.body(look.add_(self.place[near]))
+        return Painting(still, near, drawn.add_(behind))
 
     @torch.no_grad()
-    def _near(self, place: Float[Tensor, "B 2"]) -> Int64[Tensor, "B M"]:
-        """Indices of the patches within reach of a place; those at the edge if it is outside."""
-        (rows, columns), (tall, wide) = self.grid, self.window
-        column = ((place[:, 0] - self.x[0]) / self.wide - (wide - 1) / 2).round()
-        row = ((self.y[0] - place[:, 1]) / self.tall - (tall - 1) / 2).round()
-        column = column.clamp(0, columns - wide)[:, None, None] + self._count(wide)
-        row = row.clamp(0, rows - tall)[:, None, None] + self._count(tall)[:, None]
-        return (row * columns + column).flatten(1).long()
-
-    def _count(self, number: int) -> Float[Tensor, " n"]:
-        return torch.arange(number, dtype=self.x.dtype, device=self.x.device)
+    def _first(self, place: Float[Tensor, "B 2"]) -> tuple[Int64[Tensor, "B 1"], ...]:
+        """Column and row where the window around a place begins; at the edge if it is outside."""
+        start = ((place - self.corner) / self.step - self.middle).round()
+        return start.clamp(torch.zeros_like(self.last), self.last).long().split(1, dim=1)
 
     def _seen(
-        self, poses: Float[Tensor, "B 3 K"], near: Int64[Tensor, "B M"]
-    ) -> Float[Tensor, "B M F"]:
-        """Where patches lie in the bodies' own coordinates, which end at 1 far away."""
-        x, y, angle = poses[:, None].unbind(2)
+        self, poses: Float[Tensor, "B 3 K"], x: Float[Tensor, "B W"], y: Float[Tensor, "B H"]
+    ) -> tuple[Float[Tensor, "B M F"], ...]:
+        """Where patches lie in the bodies' own coordinates, which end at 1 far away.
+
+        Args:
+            poses: Of the bodies.
+            x: Of the columns of patches.
+            y: Of the rows.
+        """
         reach = max(self.reach)
-        across = (self.x[near % self.grid[1]][..., None] - x) / reach
-        up = (self.y[near // self.grid[1]][..., None] - y) / reach
+        across = (x[:, None, :, None] - poses[:, 0, None, None]) / reach
+        up = (y[:, :, None, None] - poses[:, 1, None, None]) / reach
+        angle = poses[:, 2, None]
         cos, sin = angle.cos(), angle.sin()
-        along, aside = cos * across + sin * up, cos * up - sin * across
+        turned = cos[:, None], sin[:, None]
+        along = (turned[0] * across + turned[1] * up).flatten(1, 2)
+        aside = (turned[0] * up - turned[1] * across).flatten(1, 2)
         shrink = torch.rsqrt(1 + along**2 + aside**2)
         plain = torch.cat(
             (along * shrink, aside * shrink, cos.expand_as(along), sin.expand_as(along)), dim=-1
         )
         phase = plain @ self.frequencies
-        return torch.cat((plain, phase.sin(), phase.cos()), dim=-1)
+        return plain, phase.sin(), phase.cos()
 
     def _skyline(self, scene: Float[Tensor, "B S"]) -> Float[Tensor, "B N K"]:
         """How high patches lie above points of the ground below them, in patches."""

@@ -82,17 +82,18 @@ def imagined(
 
 
 def compiled(
-    env_id: str, source: dict[str, Any], sizes: tuple[int, ...], device: str
+    env_id: str, source: dict[str, Any], obs_type: str, sizes: tuple[int, ...], device: str
 ) -> Iterator[Subject]:
-    """This package's environments with a compiled step."""
-    source = {**source, "obs_type": "state", "device": device, "compile": True}
+    """This package's environments with a compiled step, and compiled drawing with frames."""
+    source = {**source, "obs_type": obs_type, "device": device, "compile": True}
+    what = STEPS if obs_type == "state" else FRAMES
     if device == "cpu":
         name = "piwm-gym, gymnasium.make, compiled"
-        yield Subject(STEPS, name, scalar_call(gym.make(env_id, **source)), 1)
+        yield Subject(what, name, scalar_call(gym.make(env_id, **source)), 1)
     for n in sizes:
         envs = gym.make_vec(env_id, num_envs=n, output="torch", **source)
         name = "piwm-gym, gymnasium.make_vec, compiled"
-        yield Subject(STEPS, name, vector_call(envs, device), n, "torch", device)
+        yield Subject(what, name, vector_call(envs, device), n, "torch", device)
 
 
 def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
@@ -203,7 +204,7 @@ class Lot:
         sizes: Numbers of environments with states.
         pixel_sizes: Numbers of environments with frames.
         device: Where to run.
-        compiled: Whether to measure compiled steps.
+        compiled: Whether to measure compiled steps and compiled drawing.
         gymnax: Python with gymnax installed.
     """
 
@@ -219,8 +220,10 @@ class Lot:
         env_id, source, device = self.env_id, self.source, self.device
         yield from imagined(env_id, source, "state", self.sizes, device)
         if self.compiled:
-            yield from compiled(env_id, source, self.sizes[::2], device)
+            yield from compiled(env_id, source, "state", self.sizes[::2], device)
         yield from imagined(env_id, source, "pixels", self.pixel_sizes, device)
+        if self.compiled:
+            yield from compiled(env_id, source, "pixels", self.pixel_sizes, device)
         model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
         yield from rollouts(model, self.sizes, device, self.compiled)
         yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT), device)

@@ -1,9 +1,9 @@
-"""A step of a whole batch as one kernel: dynamics, ends, resets and observations, compiled.
+"""A step of a whole batch as one kernel, and its frames: what ``compile=True`` compiles.
 
 :func:`advance` is a pure function of tensors. Torch's compiler turns it into a few loops over
 the slots on a CPU, and into a few kernels in a CUDA graph on a GPU. Its results are those of the
 uncompiled step but for the last bits of sine and cosine; random numbers, and therefore starts,
-are the same bits.
+are the same bits. :class:`FusedFrames` does the same for drawing.
 """
 
 import importlib.util
@@ -20,7 +20,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from gymnasium.vector import AutoresetMode
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, functionalize
 
 from piwm_gym.random import GOLDEN, draw, wrap
 from piwm_gym.scalar import Scalars, scalar_code
@@ -370,6 +371,68 @@ class FusedRollout:
         return states.permute(2, 0, 1)
 
 
+class Drawing(nn.Module):
+    """``WorldModel.draw`` as a function of two tensors.
+
+    Args:
+        model: The world model.
+        scenic: Whether its system has a scene.
+    """
+
+    def __init__(self, model: nn.Module, scenic: bool) -> None:
+        super().__init__()
+        self.model, self.scenic = model, scenic
+
+    def forward(self, states: Tensor, scenes: Tensor) -> tuple[Tensor]:
+        """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes."""
+        keywords = {"scene": scenes} if self.scenic else {}
+        return (self.model.draw(states, **keywords),)  # type: ignore[operator]
+
+
+class FusedFrames:
+    """A model's frames, compiled for one number of states and the decoder that it uses now.
+
+    Where a number lies halfway between two bytes, its last bits decide: of the bytes of a frame,
+    a few in a million differ from the uncompiled one's, by 1.
+
+    Args:
+        drawing: Of the model, whose weights may change later.
+        states: (m, D) like those to draw.
+        scenes: (m, S) likewise.
+    """
+
+    def __init__(self, drawing: Drawing, states: Tensor, scenes: Tensor) -> None:
+        inputs = states.contiguous(), scenes.contiguous()
+        self._weights: tuple[Tensor, ...] = ()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if states.is_cuda:
+                self._draw = _cuda_graph(drawing, inputs)
+            else:
+                function, self._weights = _with_weights(drawing, len(inputs))
+                self._draw = _host_code(function, (*inputs, *self._weights))
+
+    @torch.no_grad()
+    def __call__(self, states: Tensor, scenes: Tensor) -> Tensor:
+        """(m, H, W, 3) uint8 frames."""
+        return self._draw((states.contiguous(), scenes.contiguous(), *self._weights))[0]
+
+
+def _with_weights(module: nn.Module, count: int) -> tuple[Function, tuple[Tensor, ...]]:
+    """A module as a function of ``count`` inputs and its weights, and these weights.
+
+    As inputs, not as constants: machine code in torch's cache then serves all checkpoints.
+    """
+    weights = dict((*module.named_parameters(), *module.named_buffers()))
+
+    def function(*given: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(weights, given[count:], strict=True))
+        return functional_call(module, named, given[:count])
+
+    # What is computed in place would not be compiled but left to torch.
+    return functionalize(function), tuple(weight.detach() for weight in weights.values())
+
+
 def _float32(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float32)
 
@@ -409,8 +472,16 @@ def _host_code(function: Function, inputs: tuple[Tensor, ...]) -> Step:
 
 
 def _cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
-    """Kernels for a GPU, recorded in a CUDA graph."""
-    compiled = torch.compile(function, fullgraph=True, mode="reduce-overhead")
+    """Kernels for a GPU, recorded in a CUDA graph.
+
+    ``torch.compile`` cannot read all of the equations' Python, and refuses a ninth version of
+    what it could read: it gets a graph of tensor operations, which is code of its own every time.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    function(*inputs)  # as for the CPU
+    graph = make_fx(function)(*inputs)
+    compiled = torch.compile(graph, fullgraph=True, mode="reduce-overhead")
     for _ in range(3):  # it is recorded at the second run
         compiled(*inputs)
     return lambda inputs: tuple(x.clone() for x in compiled(*inputs))  # the next run overwrites
@@ -418,7 +489,9 @@ def _cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
 
 __all__ = [
     "Advanced",
+    "Drawing",
     "Fused",
+    "FusedFrames",
     "FusedRollout",
     "Moment",
     "Numbers",

@@ -1,5 +1,6 @@
-"""The compiled step: the same numbers as the step that is not compiled, in all modes."""
+"""What is compiled: the same numbers as without, in all modes, and the same frames within 1."""
 
+import inspect
 import subprocess
 import sys
 from typing import Any
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from piwm_gym import fused
+from piwm_gym import fused, simulation
 from piwm_gym.env import WorldModelEnv
+from piwm_gym.models import AutoencoderConfig
+from piwm_gym.models.direct import DirectConfig
 from piwm_gym.vector_env import WorldModelVectorEnv
+from piwm_gym.world_model import WorldModel, WorldModelConfig
 
 MODES = ["SameStep", "NextStep", "Disabled"]
 
@@ -71,6 +75,63 @@ def test_the_single_environment_too(make_tiny: Any) -> None:
     assert all(map(same, plain.reset(seed=1), quick.reset(seed=1)))
     for _ in range(5):
         assert all(map(same, plain.step(1), quick.step(1)))
+
+
+def drawn_directly(system: str) -> WorldModel:
+    """A model whose direct decoder draws something, though it has learned nothing."""
+    torch.manual_seed(0)
+    config = AutoencoderConfig(direct=DirectConfig(8, width=16))
+    model = WorldModel(WorldModelConfig(system, config)).requires_grad_(False)
+    assert model.autoencoder.direct is not None
+    for weight in model.autoencoder.direct.parameters():
+        weight.normal_(0, 0.3)
+    return model
+
+
+def counting(calls: list[int], drawn: Any) -> Any:
+    """Compiled drawing that notes how many frames were asked for."""
+
+    def draw(states: torch.Tensor, scenes: torch.Tensor) -> torch.Tensor:
+        calls.append(len(states))
+        return drawn(states, scenes)
+
+    return draw
+
+
+@pytest.mark.usefixtures("_uncompiled")
+@pytest.mark.parametrize("system", ["cartpole", "lunar_lander", "donkey_car"])
+def test_its_drawing_gives_the_same_frames(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulation, "DECODE_CHUNK", {"cpu": 2})
+    model = drawn_directly(system)
+    plain, quick = (WorldModelVectorEnv(model=model, num_envs=5, compile=c) for c in (False, True))
+    assert not quick.simulation._drawings, "nothing to draw yet"
+    first = plain.reset(seed=3)[0], quick.reset(seed=3)[0]
+    assert same(*first)
+    assert len(np.unique(first[0])) > 20
+    drawings = quick.simulation._drawings
+    calls: list[int] = []
+    assert set(drawings) == {("direct", 2), ("direct", 1)}
+    for key, drawn in drawings.items():
+        drawings[key] = counting(calls, drawn)
+    plain.action_space.seed(0)
+
+    def steps() -> tuple[np.ndarray, np.ndarray]:
+        actions = plain.action_space.sample()
+        return plain.step(actions)[0], quick.step(actions)[0]
+
+    before = steps()
+    assert same(*before)
+    assert calls == [2, 2, 1]
+    # Weights may be loaded, and the decoder changed, after the compilation.
+    assert model.autoencoder.direct is not None
+    for weight in model.autoencoder.direct.parameters():
+        weight.mul_(-1)
+    after = steps()
+    assert same(*after)
+    assert np.abs(after[0].astype(int) - before[0]).max() > 50
+    model.autoencoder.use("latent")
+    assert same(*steps())
+    assert len(calls) == 6
 
 
 @pytest.mark.usefixtures("_uncompiled")
@@ -148,9 +209,16 @@ def test_without_a_compiler_there_is_a_warning(
     env.step(0)
 
 
-COMPILED = """
+IMPORTS = """
 import gymnasium as gym, numpy as np, sys, torch
+from piwm_gym import fused
+from piwm_gym.models import AutoencoderConfig
+from piwm_gym.models.direct import DirectConfig
+from piwm_gym.vector_env import WorldModelVectorEnv
+from piwm_gym.world_model import WorldModel, WorldModelConfig
 torch.set_num_threads(1)
+"""
+COMPILED = """
 arguments = {"checkpoint": sys.argv[1], "obs_type": "state", "max_episode_steps": 30}
 single = gym.make("piwm_gym:PIWM-CartPole-v0", compile=True, **arguments)
 plain, quick = (
@@ -173,12 +241,47 @@ with torch.no_grad():
     found = quick(state, actions, model.params, None, None)
     np.testing.assert_allclose(slow, found, rtol=1e-4, atol=1e-6)
     assert torch.equal(model.rollout(state, actions), found)
+model = drawn_directly("cartpole")
+states = torch.from_numpy(a[0][:7]) * torch.tensor([20.0, 1.0, 1.0, 1.0])
+drawing = fused.FusedFrames(fused.Drawing(model, False), states, torch.zeros(7, 0))
+wanted, found = model.draw(states).int(), drawing(states, torch.zeros(7, 0)).int()
+assert wanted.unique().numel() > 20 and (wanted[0] - wanted[1]).abs().max() > 20
+assert (wanted - found).abs().max() <= 1
+assert (wanted != found).float().mean() < 1e-3
 """
+ON_A_GPU = """
+compile = torch.compile  # as on a GPU, but for the machine code
+torch.compile = lambda f, fullgraph, mode: compile(f, fullgraph=fullgraph, backend="aot_eager")
+fused._host_code = fused._cuda_graph
+for k in range(10):
+    scaled = fused._cuda_graph(lambda x: (k * x,), (torch.ones(3),))
+    assert torch.equal(scaled((torch.full((3,), 2.0),))[0], torch.full((3,), 2.0 * k))
+model = drawn_directly("lunar_lander")
+arguments = {"env_id": "PIWM-LunarLander-v0", "model": model, "max_episode_steps": 7}
+plain, quick = (WorldModelVectorEnv(num_envs=3, compile=c, **arguments) for c in (False, True))
+frames = plain.reset(seed=0)[0], quick.reset(seed=0)[0]
+for _ in range(10):
+    assert frames[0].std() > 20 and np.abs(frames[0].astype(int) - frames[1]).max() <= 1
+    actions = np.array([0, 2, 1])
+    a, b = plain.step(actions), quick.step(actions)
+    assert all(np.array_equal(x, y) for x, y in zip(a[1:4], b[1:4]))
+    frames = a[0], b[0]
+assert quick.simulation._drawings
+"""
+
+
+def run_alone(script: str, *arguments: str) -> None:
+    """In a process of its own: the tests' checks of shape annotations would be in the way."""
+    script = "\n".join((IMPORTS, inspect.getsource(drawn_directly), script))
+    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(not fused.available(torch.device("cpu")), reason="needs a C++ compiler")
 def test_compiled_by_inductor(checkpoint: str) -> None:
-    """Alone in a process: the tests' checks of shape annotations would be in the way."""
-    command = [sys.executable, "-W", "ignore", "-c", COMPILED, checkpoint]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_alone(COMPILED, checkpoint)
+
+
+def test_the_graphs_that_gpus_record() -> None:
+    run_alone(ON_A_GPU)

@@ -104,8 +104,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             autoreset_mode: ``"SameStep"``, ``"NextStep"``, ``"Disabled"``, or Gymnasium's enum.
             render_mode: None or ``"rgb_array"``.
             model: A model in memory instead of a checkpoint.
-            compile: Compile the step, now, which takes a while (less the next time); results
-                differ in the last bits, and every slot is still its single environment.
+            compile: Compile the step, now, and drawing at the first frame, which takes a while
+                (less the next time); results differ in the last bits, frames by at most 1 of 255,
+                and every slot is still its single environment.
             decoder: How frames are drawn: ``"direct"`` or, as the paper does it, through the
                 ``"latent"``; default: directly where the checkpoint can.
 

@@ -109,8 +109,8 @@ def test_frames_are_decoded_only_when_asked_for(
     model: WorldModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    decode = model.decode
-    monkeypatch.setattr(model, "decode", lambda states: calls.append(1) or decode(states))
+    draw = model.draw
+    monkeypatch.setattr(model, "draw", lambda states: calls.append(1) or draw(states))
     env = WorldModelEnv(model=model, obs_type="state", render_mode="rgb_array")
     env.reset(seed=0)
     env.step(0)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from piwm_gym import systems
 from piwm_gym.env import WorldModelEnv
+from piwm_gym.models.vision import to_uint8
 from piwm_gym.systems import FrameSpec, Params, System, Variable
 from piwm_gym.systems.params import Learnable, Parametrisation, parameter
 from piwm_gym.vector_env import WorldModelVectorEnv
@@ -85,6 +86,9 @@ class BoatModel(WorldModel):
 
     def decode(self, states: Tensor, scene: Tensor) -> Tensor:  # type: ignore[override]
         return (scene / 2)[:, :, None, None].expand(-1, 3, 64, 64)
+
+    def draw(self, states: Tensor, scene: Tensor) -> Tensor:  # type: ignore[override]
+        return to_uint8(self.decode(states, scene))
 
     def encode_frames(self, frames: Tensor) -> Tensor:
         brightness = self._float_frames(frames).mean((-3, -2, -1))

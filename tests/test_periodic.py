@@ -139,7 +139,9 @@ def test_a_whole_turn_added_to_what_was_seen_changes_no_estimate() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_networks_see_cosine_and_sine(variant: str) -> None:
-    autoencoder = build_autoencoder(preset("debug", variant).autoencoder, SYSTEM).eval()
+    autoencoder = build_autoencoder(
+        preset("debug", variant, SYSTEM.name).autoencoder, SYSTEM
+    ).eval()
     configurations = torch.tensor([[1.0, PI - 1e-4], [1.0, -PI + 1e-4], [3.0, PI / 2]])
     features = autoencoder.normalize(configurations)
     assert autoencoder.num_features == 3
@@ -155,7 +157,7 @@ def test_networks_see_cosine_and_sine(variant: str) -> None:
 
 def test_an_angle_counts_like_any_dimension() -> None:
     """A label of 5 % noise costs as much in the angle as in the place."""
-    autoencoder = build_autoencoder(preset("debug", VARIANTS[0]).autoencoder, SYSTEM)
+    autoencoder = build_autoencoder(preset("debug", VARIANTS[0], SYSTEM.name).autoencoder, SYSTEM)
     weights = configuration_weights(SYSTEM)
     truth, off = torch.zeros(1, 2), 0.02 * torch.tensor([4.0, 2 * PI])
     features = autoencoder.normalize(off * torch.eye(2))

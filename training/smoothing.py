@@ -14,6 +14,7 @@ from torch import Tensor
 
 from piwm_gym.models.estimation import WIDTHS, fit_start
 from piwm_gym.systems import System
+from training.flight import free_frames
 
 WINDOW = 17
 """Frames of a window that one trajectory of the dynamics is fitted to."""
@@ -64,14 +65,13 @@ def smooth(system: System, configurations: Tensor, actions: Tensor, params: Any)
     """
     frames = configurations.shape[1]
     visible, scenes = configurations.tensor_split((len(system.visible),), dim=-1)
-    scene = scenes.mean(1) if system.scene_variables else None
     size = min(WINDOW, frames)
     firsts = [*range(0, frames - size, STRIDE), frames - size]
     nearest = [
         min(firsts, key=lambda first: abs(first + (size - 1) / 2 - frame))
         for frame in range(frames)
     ]
-    free = _free(system, visible, scene)
+    free = free_frames(system, {"configurations": visible, "scene": scenes.mean(1)})
     smoothed = visible.clone()
     for first in firsts:
         mine = [frame for frame in range(frames) if nearest[frame] == first]
@@ -84,13 +84,6 @@ def smooth(system: System, configurations: Tensor, actions: Tensor, params: Any)
         fitted = states[:, [frame - first for frame in mine]][..., system.visible]
         smoothed[rows[:, None], torch.tensor(mine, device=rows.device)] = fitted
     return torch.cat((smoothed, scenes), dim=-1)
-
-
-def _free(system: System, visible: Tensor, scene: Tensor | None) -> Tensor:
-    """(N, T+1) whether the system touches nothing, as far as its visible dimensions tell."""
-    states = visible.new_zeros(*visible.shape[:-1], len(system.variables))
-    states[..., system.visible] = visible
-    return system.in_free_motion(states, None if scene is None else scene[:, None])
 
 
 __all__ = ["fuse", "smooth"]

@@ -272,6 +272,23 @@ def evaluate(
     }
 
 
+def write_tables(tables: dict[str, Rows], subjects: list[Subject], system: str, out: Path) -> None:
+    """Write tables and figures; rows about other checkpoints join the new ones.
+
+    A table without any rows has no file.
+    """
+    for name, rows in tables.items():
+        path = out / f"{system}-{name}.csv"
+        rows += rows_of_others(path, subjects)
+        rows.sort(key=lambda row: (row["variant"], row["noise_level"]))
+        if rows:
+            write_csv(path, rows)
+        else:
+            path.unlink(missing_ok=True)
+    if tables.get("forecast") and tables.get("parameters"):
+        draw_figures(tables, system, out)
+
+
 def main(
     system: tyro.conf.Positional[str],
     checkpoints: tyro.conf.Positional[tuple[Path, ...]],
@@ -303,17 +320,9 @@ def main(
         console.print(str(error), markup=False)
         sys.exit(2)
     tables = evaluate(subjects, dataset, runs / system / "probes", only)
-    for name, rows in tables.items():
-        path = out / f"{system}-{name}.csv"
-        rows += rows_of_others(path, subjects)
-        rows.sort(key=lambda row: (row["variant"], row["noise_level"]))
-        if rows:
-            write_csv(path, rows)
-        else:
-            path.unlink(missing_ok=True)
-        console.print(f"{path}: {len(rows)} rows", markup=False)
-    if tables["forecast"] and tables["parameters"]:
-        draw_figures(tables, system, out)
+    write_tables(tables, subjects, system, out)
+    counts = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in tables.items())
+    console.print(f"{out}: {counts}", markup=False)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ from piwm_gym.models import VARIANTS
 from training import fanout
 from training.collect import collect, preset_settings
 from training.dataset import load_dataset, read_manifest
-from training.evaluate import evaluate, load_subject, rows_of_others, write_csv
-from training.figures import draw_figures
+from training.evaluate import evaluate, load_subject, write_tables
 from training.train import is_finished, parse
 
 SHIPPED_NOISE_LEVEL = 0.05
@@ -235,11 +234,7 @@ def evaluate_cells(matrix: Matrix, system: str, fold: int | None, console: Conso
     )
     results = matrix.results / _of_fold(fold)
     tables = evaluate(subjects, dataset, matrix.runs / system / _of_fold(fold) / "probes")
-    for name, rows in tables.items():
-        path = results / f"{system}-{name}.csv"
-        rows += rows_of_others(path, subjects)
-        write_csv(path, sorted(rows, key=lambda row: (row["variant"], row["noise_level"])))
-    draw_figures(tables, system, results)
+    write_tables(tables, subjects, system, results)
     console.print(f"{system}: {', '.join(tables)} in {results}", markup=False)
 
 

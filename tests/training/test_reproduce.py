@@ -190,7 +190,6 @@ def test_a_fold_is_evaluated_on_its_own_trajectories_beside_rows_of_others(
         return {"estimation": [{**subject.label, "x": 1.0} for subject in subjects]}
 
     monkeypatch.setattr(reproduce, "evaluate", evaluate)
-    monkeypatch.setattr(reproduce, "draw_figures", lambda *arguments: None)
     reproduce.evaluate_cells(matrix, "cartpole", 1, Console(quiet=True))
     dataset = load_dataset(matrix.data_folder("cartpole"), fold=1)
     assert tested == dataset.split()["test"].tolist()

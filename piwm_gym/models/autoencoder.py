@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from piwm_gym.models.bottleneck import Bottleneck, Latent, split
 from piwm_gym.models.direct import DirectConfig, DirectDecoder
 from piwm_gym.models.gaussian import Gaussian
+from piwm_gym.models.glimpse import Glimpse
 from piwm_gym.models.maps import MapDecoder
 from piwm_gym.models.physical import (
     READERS,
@@ -52,6 +53,8 @@ class AutoencoderConfig:
         commitment_weight: Weight of the commitment loss (paper: beta = 0.25).
         kl_weight: Weight of the KL divergence (paper: beta = 1).
         reader: Extrinsic only: E_p by a ``"transformer"`` (paper) or by ``"convolution"``.
+        glimpse: Extrinsic only: width of the layers of E_p's closer look, for systems that are
+            seen from the side; 0 for none (paper).
         drawer: Extrinsic only: D_p by a ``"transformer"`` (paper), or by learned ``"maps"`` for
             systems with a camera that drives along.
         direct: Sizes of the direct decoder, which is used instead of the one through the latent
@@ -68,6 +71,7 @@ class AutoencoderConfig:
     commitment_weight: float = 0.25
     kl_weight: float = 1.0
     reader: str = "transformer"
+    glimpse: int = 0
     drawer: str = "transformer"
     direct: DirectConfig = field(default_factory=DirectConfig)
     flat: bool = False
@@ -236,6 +240,16 @@ class Extrinsic(Autoencoder):
         self.physical_encoder = READERS[config.reader](
             transformer, read_from, self.token_dim, self.num_features
         )
+        self.glimpse: Glimpse | None = None
+        if config.glimpse:
+            if system.side_view is None or self.bottleneck.num_tokens == 1:
+                raise ValueError(
+                    f"glimpse is {config.glimpse}, but there is no side view of {system.name} to "
+                    "look at, or no grid of tokens; expected 0"
+                )
+            self.glimpse = Glimpse(
+                system, system.side_view, read_from, self.token_dim, config.glimpse
+            )
         self.physical_decoder: nn.Module = (
             MapDecoder(system, read_from, self.token_dim)
             if config.drawer == "maps"
@@ -254,7 +268,16 @@ class Extrinsic(Autoencoder):
 
     def read(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B F"]:
         """Normalised configuration of a latent."""
-        return self.physical_encoder(value.reshape(len(value), -1, self.token_dim))
+        reading = self.first_reading(value)
+        return reading if self.glimpse is None else self.glimpse(self.tokens(value), reading)
+
+    def first_reading(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B F"]:
+        """Normalised configuration of a latent, without the closer look."""
+        return self.physical_encoder(self.tokens(value))
+
+    def tokens(self, value: Float[Tensor, "B N C"]) -> Float[Tensor, "B M D"]:
+        """What E_p reads of a latent."""
+        return value.reshape(len(value), -1, self.token_dim)
 
     def imagine(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B N C"]:
         """Latent of a normalised configuration."""

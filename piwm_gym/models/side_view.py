@@ -6,15 +6,15 @@ patches. Only the patches within a body's reach are drawn anew; the rest is a le
 and, where there is a scene, what the skyline says.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from piwm_gym.models.tokens import Grid
+from piwm_gym.models.window import BodyWindow, chosen
 from piwm_gym.systems import SideView, System
 
 SKYLINE_POINTS = 5
@@ -67,44 +67,15 @@ class SideViewPainter(nn.Module):
         frequencies: Sinusoidal features of where they are.
     """
 
-    x: Tensor
-    y: Tensor
-    scale: Tensor
-    centre: Tensor
-    corner: Tensor
-    step: Tensor
-    middle: Tensor
-    last: Tensor
-    rows: Tensor
-    columns: Tensor
-    window: Tensor
-
     def __init__(
         self, system: System, view: SideView, grid: Grid, size: int, width: int, frequencies: int
     ) -> None:
         super().__init__()
-        self.system, self.grid, self.reach = system, grid, view.reach
-        variables = system.configuration
-        scale = torch.tensor([v.range for v in variables]) / 2
-        centre = torch.tensor([(v.high + v.low) / 2 for v in variables])
-        self.register_buffer("scale", scale, persistent=False)
-        self.register_buffer("centre", centre, persistent=False)
-
-        frame, (rows, columns) = system.frame, grid
-        (top, bottom), (left, right) = frame.rows, frame.columns
-        self.tall = (bottom - top) / rows / view.scale
-        self.wide = (right - left) / columns / view.scale
-        y = (view.origin[0] - top) / view.scale - self.tall * (torch.arange(rows) + 0.5)
-        x = (left - view.origin[1]) / view.scale + self.wide * (torch.arange(columns) + 0.5)
-        self.register_buffer("x", x, persistent=False)
-        self.register_buffer("y", y, persistent=False)
-        self._prepare_window(
-            min(rows, math.ceil(2 * view.reach[1] / self.tall) + 1),
-            min(columns, math.ceil(2 * view.reach[0] / self.wide) + 1),
-        )
-
+        self.system, self.reach = system, view.reach
+        self.around = BodyWindow(system, view, grid)
+        rows, columns = grid
         points = SKYLINE_POINTS if system.scene_variables else 0
-        bodies = system.poses(centre[None]).shape[-1]
+        bodies = system.poses(self.around.centre[None]).shape[-1]
         self.background = nn.Parameter(torch.zeros(rows * columns, size))
         self.ground = _layers(points, width // 2, size) if points else None
         self.frequencies = nn.Parameter(BANDWIDTH * torch.randn(4 * bodies, frequencies))
@@ -114,45 +85,25 @@ class SideViewPainter(nn.Module):
             nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, size)
         )
 
-    def _prepare_window(self, tall: int, wide: int) -> None:
-        """Tables for the patches that bodies change: ``tall`` rows and ``wide`` columns."""
-        rows, columns = self.grid
-        tables = {
-            "corner": torch.stack((self.x[0], self.y[0])),
-            "step": torch.tensor([self.wide, -self.tall]),
-            "middle": torch.tensor([(wide - 1) / 2, (tall - 1) / 2]),
-            "last": torch.tensor([columns - wide, rows - tall]).float(),
-            "rows": torch.arange(tall),
-            "columns": torch.arange(wide),
-        }
-        tables["window"] = (tables["rows"][:, None] * columns + tables["columns"]).flatten()
-        for name, table in tables.items():
-            self.register_buffer(name, table, persistent=False)
-
     def forward(self, normalized: Float[Tensor, "B P"]) -> Painting:
         """Patches as differences from an empty frame: all of them, and those that bodies change."""
-        configuration = normalized * self.scale + self.centre
+        around = self.around
+        configuration = around.configuration(normalized)
         poses = self.system.poses(configuration)
-        column, row = self._first(poses[:, :2, 0])
-        near = row * self.grid[1] + column + self.window
-        seen = self._seen(poses, self.x[column + self.columns], self.y[row + self.rows])
+        column, row = around.first(around.place(poses[:, :2, 0]))
+        near = around.patches(column, row)
+        seen = self._seen(poses, around.x[column + around.columns], around.y[row + around.rows])
         if self.ground is None:
             still = self.background[None]
             behind = self.background[near]
         else:
             skyline = self._skyline(configuration[:, len(self.system.visible) :])
             still = self.background + self.ground(skyline)
-            seen += (_chosen(skyline, near),)
-            behind = _chosen(still, near)
+            seen += (chosen(skyline, near),)
+            behind = chosen(still, near)
         look = self.look(torch.cat(seen, dim=-1))
         drawn = self.body(look.add_(self.place[near]))
         return Painting(still, near, drawn.add_(behind))
-
-    @torch.no_grad()
-    def _first(self, place: Float[Tensor, "B 2"]) -> tuple[Int64[Tensor, "B 1"], ...]:
-        """Column and row where the window around a place begins; at the edge if it is outside."""
-        start = ((place - self.corner) / self.step - self.middle).round()
-        return start.clamp(torch.zeros_like(self.last), self.last).long().split(1, dim=1)
 
     def _seen(
         self, poses: Float[Tensor, "B 3 K"], x: Float[Tensor, "B W"], y: Float[Tensor, "B H"]
@@ -181,17 +132,12 @@ class SideViewPainter(nn.Module):
 
     def _skyline(self, scene: Float[Tensor, "B S"]) -> Float[Tensor, "B N K"]:
         """How high patches lie above points of the ground below them, in patches."""
-        across = torch.linspace(-0.5, 0.5, SKYLINE_POINTS, device=self.x.device)
-        places = (self.x[:, None] + self.wide * across).flatten()
-        heights = self.system.skyline(scene, places).unflatten(1, (1, len(self.x), -1))
-        above = (self.y[:, None, None] - heights) / self.tall
+        around = self.around
+        across = torch.linspace(-0.5, 0.5, SKYLINE_POINTS, device=around.x.device)
+        places = (around.x[:, None] + around.wide * across).flatten()
+        heights = self.system.skyline(scene, places).unflatten(1, (1, len(around.x), -1))
+        above = (around.y[:, None, None] - heights) / around.tall
         return above.clamp(-BEYOND, BEYOND).flatten(1, 2)
-
-
-def _chosen(patches: Float[Tensor, "B N K"], near: Int64[Tensor, "B M"]) -> Float[Tensor, "B M K"]:
-    """What belongs to some of the patches."""
-    first = torch.arange(len(near), device=near.device)[:, None] * patches.shape[1]
-    return patches.flatten(0, 1)[near + first]
 
 
 def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:

@@ -42,8 +42,9 @@ class TrainConfig:
         weights: Loss weights.
         vision: Optimisation of stage 1, extrinsic.
         encoder: Optimisation of stage 2, extrinsic: E_p.
-        refinement: The same, E_p once more, on labels that the learned dynamics have made
-            smoother; no epochs for the paper's way.
+        glimpse: The same, E_p's closer look, where there is one.
+        refinement: The same, E_p or its closer look once more, on labels that the learned
+            dynamics have made smoother; no epochs for the paper's way.
         decoder: Optimisation of stage 2, extrinsic: D_p.
         intrinsic: Optimisation of the one autoencoder stage, intrinsic.
         dynamics: Optimisation of stage 3; its samples are trajectories.
@@ -56,6 +57,7 @@ class TrainConfig:
     weights: LossWeights = field(default_factory=LossWeights)
     vision: FitConfig = field(default_factory=FitConfig)
     encoder: FitConfig = field(default_factory=FitConfig)
+    glimpse: FitConfig = field(default_factory=FitConfig)
     refinement: FitConfig = field(default_factory=FitConfig)
     decoder: FitConfig = field(default_factory=FitConfig)
     intrinsic: FitConfig = field(default_factory=FitConfig)
@@ -68,7 +70,10 @@ class TrainConfig:
 def effective(config: TrainConfig) -> dict[str, Any]:
     """Settings as JSON-able data, without those of stages that the variant does not have."""
     extrinsic = config.autoencoder.variant.startswith("extrinsic")
-    unused = {"intrinsic"} if extrinsic else {"vision", "encoder", "refinement", "decoder"}
+    reading = {"vision", "encoder", "glimpse", "refinement", "decoder"}
+    unused = {"intrinsic"} if extrinsic else reading
+    if not config.autoencoder.glimpse:
+        unused.add("glimpse")
     if config.autoencoder.direct.patch is None:
         unused.add("direct")
     return {name: value for name, value in asdict(config).items() if name not in unused}
@@ -112,6 +117,7 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         transformer=transformer,
         latent_dim=32,
         reader="convolution",
+        glimpse=384 if system == "lunar_lander" else 0,
         drawer="maps" if system == "donkey_car" else "transformer",
     )
 
@@ -123,12 +129,25 @@ def _cpu(variant: str, system: str) -> TrainConfig:
         architecture(variant, system),
         vision=replace(fit, epochs=25),
         encoder=replace(fit, epochs=40, learning_rate=5e-3),
-        refinement=replace(fit, epochs=20, learning_rate=3e-3),
+        glimpse=_look(epochs=12),
+        refinement=_refinement(system, fit),
         decoder=replace(fit, epochs=25, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=35, learning_rate=5e-3),
         dynamics=_dynamics(system),
         direct=replace(fit, epochs=40, learning_rate=4e-3),
     )
+
+
+def _look(epochs: int) -> FitConfig:
+    """A closer look is cheap: all frames in every epoch."""
+    return FitConfig(epochs, 512, learning_rate=4e-3, warmup_epochs=1, patience=100)
+
+
+def _refinement(system: str, fit: FitConfig) -> FitConfig:
+    """Of the closer look where there is one, otherwise of all of E_p."""
+    if architecture("extrinsic-discrete", system).glimpse:
+        return _look(epochs=30)
+    return replace(fit, epochs=20, learning_rate=3e-3)
 
 
 def _dynamics(system: str) -> FitConfig:
@@ -151,7 +170,8 @@ def _gpu(variant: str, system: str) -> TrainConfig:
         architecture(variant, system),
         vision=replace(fit, epochs=40),
         encoder=replace(fit, epochs=40, learning_rate=5e-3),
-        refinement=replace(fit, epochs=20, learning_rate=3e-3),
+        glimpse=_look(epochs=12),
+        refinement=_refinement(system, fit),
         decoder=replace(fit, epochs=40, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=60, learning_rate=5e-3),
         dynamics=_dynamics(system),

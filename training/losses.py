@@ -7,6 +7,7 @@ something beside a reconstruction that is summed.
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from piwm_gym.systems import System, Variable
 from training.foreground import Foreground
@@ -63,6 +64,22 @@ def interpretability(
 ) -> Float[Tensor, ""]:
     """L_interp (paper, equation 3): squared distance to the proxies' mean, normalised units."""
     return (weight * (predicted.float() - proxy_mean).square()).sum(-1).mean()
+
+
+def robust_interpretability(
+    predicted: Float[Tensor, "B F"],
+    target: Float[Tensor, "B F"],
+    weight: Float[Tensor, " F"],
+    scale: float = 0.03,
+) -> Float[Tensor, ""]:
+    """L_interp that grows only linearly beyond differences of ``scale`` (Huber's loss).
+
+    Where labels and readings have been put together, most are good to a hundredth of the range,
+    and the few that are not, by far, would outweigh them.
+    """
+    apart = weight.sqrt() * (predicted.float() - target)
+    loss = functional.huber_loss(apart, torch.zeros_like(apart), reduction="none", delta=scale)
+    return 2 * loss.sum(-1).mean()
 
 
 def interpretability_kl(

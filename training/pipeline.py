@@ -31,6 +31,7 @@ from training.run import Run
 from training.smoothing import fuse, smooth
 from training.stages import (
     DirectStage,
+    GlimpseStage,
     Interpretability,
     IntrinsicStage,
     LatentSource,
@@ -39,10 +40,13 @@ from training.stages import (
     VisionStage,
 )
 from training.supervision import Supervision, weak_labels
+from training.turning import turned_frames, turned_variable
 
 VALIDATION_STRIDE = 4
 """Every fourth frame of the validation trajectories is enough to select by."""
 SAMPLE_FRAMES = 512
+TURNED = 30_000
+"""Turned frames beside those of the data, where there are any."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,8 @@ def train_reading(
     """Stage 1, and of stage 2 the encoder; then the latents of all frames."""
     latent = config.autoencoder.variant.split("-")[1]
     shape = {**asdict(config.autoencoder), "variant": latent, "transformer": None}
-    del shape["reader"], shape["drawer"], shape["direct"]
+    for later in ("reader", "glimpse", "drawer", "direct"):
+        del shape[later]
     shared = run.folder.parent / (
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
     )
@@ -262,14 +267,62 @@ def train_reading(
         len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
     )
     labels = data.configuration_labels(autoencoder)
-    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
-    encoder = PhysicalEncoderStage(autoencoder, source, interpretability)
-    encoder.requires_grad_(True).train()
-    results["encoder"] = run.fit(
-        encoder, data.split(latent=cached, **labels), config.encoder, "physical-encoder"
+    results["encoder"] = train_encoder(
+        autoencoder, config, data, run, cached, labels, config.encoder, "physical-encoder"
     )
-    encoder.requires_grad_(False).eval()
+    if autoencoder.glimpse is not None:
+        results["glimpse"] = train_glimpse(
+            autoencoder, data, run, cached, data.configurations, config.glimpse, "glimpse"
+        )
     return results, cached
+
+
+def train_encoder(
+    autoencoder: Extrinsic,
+    config: TrainConfig,
+    data: TrainingData,
+    run: Run,
+    latents: Tensor,
+    labels: dict[str, Tensor],
+    settings: FitConfig,
+    name: str,
+) -> dict[str, float]:
+    """E_p but for its closer look, from latents to labels of the configuration."""
+    source = LatentSource(autoencoder.bottleneck)
+    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
+    stage = PhysicalEncoderStage(autoencoder, source, interpretability)
+    stage.requires_grad_(True).train()
+    results = run.fit(stage, data.split(latent=latents, **labels), settings, name)
+    stage.requires_grad_(False).eval()
+    return results
+
+
+def train_glimpse(
+    autoencoder: Extrinsic,
+    data: TrainingData,
+    run: Run,
+    latents: Tensor,
+    configurations: Tensor,
+    settings: FitConfig,
+    name: str,
+) -> dict[str, float]:
+    """E_p's closer look, from latents to configurations (N, T+1, P), with turned frames beside."""
+    source = LatentSource(autoencoder.bottleneck)
+    train, validation = data.split(
+        latent=latents, configuration=autoencoder.normalize(configurations)
+    )
+    if turned_variable(data.system) is not None:
+        frames, shown = turned_frames(
+            data.system, data.frames[data.train], configurations[data.train], TURNED, settings.seed
+        )
+        turned = {"latent": latents_of(autoencoder, source, frames).to(latents)}
+        turned["configuration"] = autoencoder.normalize(shown)
+        train = {key: torch.cat((tensor, turned[key])) for key, tensor in train.items()}
+    stage = GlimpseStage(autoencoder, source, data.system).to(latents.device)
+    stage.requires_grad_(True).train()
+    results = run.fit(stage, (train, validation), settings, name)
+    stage.requires_grad_(False).eval()
+    return results
 
 
 def refine_reading(
@@ -280,18 +333,16 @@ def refine_reading(
     latents: Tensor,
     guess: Tensor,
 ) -> dict[str, float]:
-    """E_p once more, on the best guess (N, T+1, P) instead of the labels: it scatters less."""
+    """E_p once more, on the best guess (N, T+1, P) instead of the labels: it scatters less.
+
+    Of an E_p with a closer look, that alone.
+    """
+    name = "refined-encoder"
+    if autoencoder.glimpse is not None:
+        return train_glimpse(autoencoder, data, run, latents, guess, config.refinement, name)
     labels = data.configuration_labels(autoencoder)
     labels["proxy_mean"] = autoencoder.normalize(guess)
-    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
-    encoder = PhysicalEncoderStage(
-        autoencoder, LatentSource(autoencoder.bottleneck), interpretability
-    )
-    encoder.requires_grad_(True).train()
-    batches = data.split(latent=latents, **labels)
-    results = run.fit(encoder, batches, config.refinement, "refined-encoder")
-    encoder.requires_grad_(False).eval()
-    return results
+    return train_encoder(autoencoder, config, data, run, latents, labels, config.refinement, name)
 
 
 def train_drawing(
@@ -351,13 +402,21 @@ def cache_latents(
 ) -> Tensor:
     """Latents of all frames, computed once per vision stage and kept beside it."""
     if distributed.rank() == 0 and not path.exists():
-        flat = frames.flatten(0, 1)
-        parts = [source.cache(autoencoder.latent(to_float(part))).cpu() for part in flat.split(512)]
+        latents = latents_of(autoencoder, source, frames.flatten(0, 1)).unflatten(
+            0, frames.shape[:2]
+        )
         temporary = path.with_suffix(".tmp.npy")
-        np.save(temporary, torch.cat(parts).unflatten(0, frames.shape[:2]).numpy())
+        np.save(temporary, latents.numpy())
         temporary.replace(path)
     distributed.barrier()
     return torch.from_numpy(np.load(path)).to(frames.device)
+
+
+@torch.no_grad()
+def latents_of(autoencoder: Extrinsic, source: LatentSource, frames: Tensor) -> Tensor:
+    """(K, ...) what to store of the latents of uint8 frames (K, H, W, 3), on the CPU."""
+    parts = frames.split(512)
+    return torch.cat([source.cache(autoencoder.latent(to_float(part))).cpu() for part in parts])
 
 
 @torch.no_grad()

@@ -16,8 +16,7 @@ import tyro
 from rich.console import Console
 
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
-from piwm_gym.models import Extrinsic
-from piwm_gym.models.direct import DirectConfig
+from piwm_gym.models import AutoencoderConfig, Extrinsic
 from piwm_gym.world_model import WorldModel
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
@@ -29,18 +28,21 @@ from training.pipeline import (
     key,
     refine_reading,
     train_direct,
+    train_glimpse,
 )
 from training.run import Run
 from training.stages import LatentSource
 from training.supervision import Supervision
 
 
-def with_direct(model: WorldModel, config: DirectConfig) -> WorldModel:
-    """A copy of a model with a direct decoder that has learned nothing yet."""
-    autoencoder = replace(model.config.autoencoder, direct=config)
+def extended(model: WorldModel, config: AutoencoderConfig) -> WorldModel:
+    """A copy of a model whose closer look and direct decoder are new and have learned nothing."""
+    glimpse = config.glimpse if isinstance(model.autoencoder, Extrinsic) else 0
+    autoencoder = replace(model.config.autoencoder, glimpse=glimpse, direct=config.direct)
     asset = model.asset if model.system.asset is not None else None
     new = WorldModel(replace(model.config, autoencoder=autoencoder), asset)
-    old = {n: t for n, t in model.state_dict().items() if not n.startswith("autoencoder.direct.")}
+    anew = ("autoencoder.direct.", "autoencoder.glimpse.")
+    old = {n: t for n, t in model.state_dict().items() if not n.startswith(anew)}
     new.load_state_dict(old, strict=False)
     new.metadata = model.metadata
     return new.requires_grad_(False).eval()
@@ -54,13 +56,19 @@ def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run)
     torch.manual_seed(config.direct.seed)
     stages = dict(model.metadata["stages"])
     training = dict(model.metadata["training"])
-    new = with_direct(model, config.autoencoder.direct)
+    new = extended(model, config.autoencoder)
     autoencoder = new.autoencoder
-    guess = data.guess(encode_all(autoencoder, data.frames), new.params)
+    guess = data.guess(encode_all(model.autoencoder, data.frames), new.params)
     if isinstance(autoencoder, Extrinsic) and config.refinement.epochs:
         source = LatentSource(autoencoder.bottleneck)
         run.folder.mkdir(parents=True, exist_ok=True)
         latents = cache_latents(autoencoder, source, data.frames, run.folder / "latents.npy")
+        if autoencoder.glimpse is not None:
+            stages["glimpse"] = train_glimpse(
+                autoencoder, data, run, latents, guess, config.glimpse, "glimpse"
+            )
+            training["glimpse"] = asdict(config.glimpse)
+            guess = data.guess(encode_all(autoencoder, data.frames), new.params)
         stages["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
         training["refinement"] = asdict(config.refinement)
         guess = data.guess(encode_all(autoencoder, data.frames), new.params)
@@ -134,4 +142,4 @@ if __name__ == "__main__":
     tyro.cli(main)
 
 
-__all__ = ["refine", "with_direct"]
+__all__ = ["extended", "refine"]

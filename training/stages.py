@@ -2,6 +2,7 @@
 
 vision     (extrinsic)  E_v, bottleneck, D_v on frames alone; shared by all noise levels
 physical   (extrinsic)  E_p, D_p on the frozen latents and the weak labels
+glimpse    (extrinsic)  E_p's closer look, which the paper does not have, on the same
 intrinsic  (intrinsic)  everything at once: the paper's displayed equations; its listing
                         leaves out the reconstruction term
 dynamics                the physical parameters, on the frozen encoder's configurations
@@ -29,6 +30,7 @@ from training.losses import (
     interpretability_kl,
     latent_reconstruction,
     reconstruction,
+    robust_interpretability,
 )
 
 
@@ -165,6 +167,31 @@ class PhysicalEncoderStage(Stage):
         autoencoder, latents = self._frozen
         predicted = autoencoder.read(latents(batch["latent"]))
         loss = self.interpretability(predicted, batch)
+        return loss, {"interpretability": loss}
+
+
+class GlimpseStage(Stage):
+    """E_p's closer look, on frozen latents, from about where the labels say that a body is."""
+
+    dimensions: Tensor
+
+    def __init__(self, autoencoder: Extrinsic, latents: "LatentSource", system: System) -> None:
+        super().__init__()
+        assert autoencoder.glimpse is not None
+        self.glimpse = autoencoder.glimpse
+        self._frozen = (autoencoder, latents)
+        count = len(system.visible)
+        self.register_buffer("dimensions", configuration_weights(system)[:count], persistent=False)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
+        """Robust L_interp of a batch of cached latents and labels."""
+        autoencoder, latents = self._frozen
+        tokens, labels = autoencoder.tokens(latents(batch["latent"])), batch["configuration"]
+        seen, label = (
+            numbers[:, : len(self.dimensions)]
+            for numbers in (self.glimpse.look(tokens, labels), labels)
+        )
+        loss = robust_interpretability(seen, label, self.dimensions)
         return loss, {"interpretability": loss}
 
 

@@ -16,7 +16,7 @@ from piwm_gym.systems import SideView, System
 
 MORE = 1
 """Rows and columns of tokens beyond the body's reach: readings may be off by half a token."""
-JITTER = 0.75
+JITTER = 1.0
 """In training the look goes up to so many tokens astray, as a first reading may."""
 LOOKS = 2
 """Looks at a frame; the second one starts where the first one led."""
@@ -25,6 +25,9 @@ LOOKS = 2
 class Glimpse(nn.Module):
     """Normalised readings of the state to better ones.
 
+    Of a reading only the place counts, and only for where to look. On frames of the training a
+    first reading knows more than on others, and a second one that heard of it would repeat it.
+
     Args:
         system: Without periodic dimensions.
         view: Its picture.
@@ -32,6 +35,8 @@ class Glimpse(nn.Module):
         token_dim: Their size.
         width: Of the layers.
     """
+
+    middle: Tensor
 
     def __init__(
         self, system: System, view: SideView, grid: Grid, token_dim: int, width: int
@@ -47,11 +52,22 @@ class Glimpse(nn.Module):
             nn.ReLU(),
             nn.Linear(width, self.num_state),
         )
-        # Where the look went and what was read before; at first that passes through.
-        self.carry = nn.Linear(2 + self.num_state, self.num_state)
-        with torch.no_grad():
-            self.carry.weight.copy_(torch.eye(2 + self.num_state)[2:])
-            self.carry.bias.zero_()
+        self.register_buffer("middle", self._middle(), persistent=False)
+
+    def _middle(self) -> Float[Tensor, "P Q"]:
+        """Matrix from how far a body lies from a window's middle and its reading to one there.
+
+        What the place does not say of a reading becomes 0.
+        """
+        origin = torch.zeros(1, len(self.around.scale))
+        place: Tensor = torch.func.jacrev(self._place)(origin)[0, :, 0, : self.num_state]
+        inverse = torch.linalg.pinv(place)
+        return torch.cat((-inverse, inverse @ place), dim=1)
+
+    def _place(self, reading: Float[Tensor, "B P"]) -> Float[Tensor, "B 2"]:
+        """Column and row of the first body."""
+        poses = self.around.system.poses(self.around.configuration(reading))
+        return self.around.place(poses[:, :2, 0])
 
     def forward(
         self, tokens: Float[Tensor, "B N C"], reading: Float[Tensor, "B P"]
@@ -66,14 +82,12 @@ class Glimpse(nn.Module):
     ) -> Float[Tensor, "B P"]:
         """The reading after one look; in training a little beside where it says."""
         around = self.around
-        poses = around.system.poses(around.configuration(reading))
-        place = around.place(poses[:, :2, 0])
-        aim = place
+        aim = place = self._place(reading)
         if self.training:
             aim = place + JITTER * (2 * torch.rand_like(place) - 1)
         column, row = around.first(aim)
         seen = chosen(tokens, around.patches(column, row)).flatten(1)
         offset = place - torch.cat((column, row), dim=1) - around.middle
         state, scene = reading.tensor_split((self.num_state,), dim=-1)
-        state = self.carry(torch.cat((offset, state), dim=-1)) + self.layers(seen)
-        return torch.cat((state, scene), dim=-1)
+        middle = torch.cat((offset, state), dim=-1) @ self.middle.mT
+        return torch.cat((middle + self.layers(seen), scene), dim=-1)

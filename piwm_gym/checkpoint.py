@@ -6,7 +6,8 @@
               config            the WorldModelConfig tree
               metadata          provenance: training settings, data, measured results
               sha256            hash of all the above and of the tensors
-    data    the tensors of WorldModel.state_dict()
+    data    the tensors of WorldModel.state_dict(); one that half precision holds exactly is
+            stored in it
 
 There is no pickle in it. The bytes depend on the content only, so that equal models have equal
 files.
@@ -70,6 +71,7 @@ def save(model: WorldModel, path: Path | str, metadata: dict[str, Any]) -> None:
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     _check_finite(tensors, Path(path), "the model diverged; it was not saved")
+    tensors = {name: _compact(tensor) for name, tensor in tensors.items()}
     header: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
@@ -146,6 +148,12 @@ def load(
     if decoder is not None:
         model.autoencoder.use(decoder)
     return model
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    """In half precision if that changes nothing."""
+    half = tensor.half()
+    return half if tensor.dtype == torch.float32 and torch.equal(half.float(), tensor) else tensor
 
 
 def _dumps(header: dict[str, Any]) -> str:
@@ -240,7 +248,8 @@ def _check_names(expected: Tensors, found: Tensors, path: Path) -> None:
         if name not in expected:
             raise CheckpointError(f"{path}: tensor {name!r} is not one of the model's; {advice}")
         want = expected[name]
-        if (tensor.shape, tensor.dtype) != (want.shape, want.dtype):
+        compact = want.dtype == torch.float32 and tensor.dtype == torch.float16
+        if tensor.shape != want.shape or not (compact or tensor.dtype == want.dtype):
             raise CheckpointError(
                 f"{path}: tensor {name!r} has shape {tuple(tensor.shape)} and type "
                 f"{tensor.dtype}; expected {tuple(want.shape)} and {want.dtype}; {advice}"

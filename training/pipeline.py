@@ -198,7 +198,15 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
     low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
     model.state_low[estimated] = low[estimated]
     model.state_high[estimated] = high[estimated]
+    round_weights(model)
     return model.eval(), results
+
+
+@torch.no_grad()
+def round_weights(model: WorldModel) -> None:
+    """Round the networks' weights to half precision, in which checkpoints then store them."""
+    for parameter in model.autoencoder.parameters():
+        parameter.copy_(parameter.half())
 
 
 def learn_dynamics(

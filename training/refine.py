@@ -27,6 +27,7 @@ from training.pipeline import (
     encode_all,
     key,
     refine_reading,
+    round_weights,
     train_direct,
     train_glimpse,
 )
@@ -75,6 +76,7 @@ def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run)
     stages["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
     training["direct"] = asdict(config.direct)
     training["autoencoder"] = asdict(new.config.autoencoder)
+    round_weights(new)
     stages["refined_on"] = data.description
     new.metadata = {**model.metadata, "training": training, "stages": stages}
     return new

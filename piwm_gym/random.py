@@ -10,7 +10,9 @@ generators", OOPSLA 2014; constants of Vigna's public-domain ``splitmix64.c``).
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,18 +26,20 @@ GOLDEN = wrap(0x9E3779B97F4A7C15)
 MULTIPLIERS = (wrap(0xBF58476D1CE4E5B9), wrap(0x94D049BB133111EB))
 MANTISSA_BITS = 24
 """float32 holds every multiple of 2^-24 in [0, 1) exactly."""
+Whole = TypeVar("Whole", Tensor, np.ndarray)
+"""int64."""
 
 
-def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Logical shift; torch's own copies the sign bit."""
+def _shift_right(x: Whole, bits: int) -> Whole:
+    """Logical shift; that of signed numbers copies the sign bit."""
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 
-def mix64(x: Tensor) -> Tensor:
+def mix64(x: Whole) -> Whole:
     """SplitMix64's output function: a bijection of 64 bits in which every bit stirs every other.
 
     Args:
-        x: int64 tensor, read as unsigned bits.
+        x: int64, read as unsigned bits.
     """
     x = (x ^ _shift_right(x, 30)) * MULTIPLIERS[0]
     x = (x ^ _shift_right(x, 27)) * MULTIPLIERS[1]
@@ -53,6 +57,15 @@ def draw(positions: Tensor, count: int) -> Tensor:
     """(n, count) numbers uniform on [0, 1), the next ones of streams at (n,) positions."""
     bits = mix64(positions + _offsets(count, positions.device)[:, None])
     return (_shift_right(bits, 64 - MANTISSA_BITS).float() * 2.0**-MANTISSA_BITS).t()
+
+
+def draw_at_once(positions: Tensor, count: int) -> Tensor:
+    """What :func:`draw` gives, on the CPU: numpy calls a dozen operations several times faster."""
+    steps = _offsets(count, positions.device).numpy()
+    bits = _shift_right(mix64(positions.numpy() + steps[:, None]), 64 - MANTISSA_BITS)
+    numbers = bits.astype(np.float32)
+    numbers *= 2.0**-MANTISSA_BITS
+    return torch.from_numpy(numbers).t()
 
 
 class RandomStreams:
@@ -109,7 +122,7 @@ class RandomStreams:
             self.positions = positions + advance * mask
         else:
             self.positions = positions + advance
-        return draw(positions, count)
+        return (draw_at_once if positions.device.type == "cpu" else draw)(positions, count)
 
 
 __all__ = ["GOLDEN", "RandomStreams", "draw", "mix64", "wrap"]

@@ -5,7 +5,7 @@ once it is made: a step leaves the ones before it as they were, to be looked at 
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,22 +16,16 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from piwm_gym.fused import (
-    Drawing,
-    Fused,
-    FusedFrames,
-    Moment,
-    Numbers,
-    Rules,
-    Solo,
-    available,
-    numbers,
-)
+from piwm_gym.advance import Moment, Rules
+from piwm_gym.compiler import available
+from piwm_gym.fused import Fused
+from piwm_gym.fused_frames import Drawing, FusedFrames
 from piwm_gym.options import ResetOptions
 from piwm_gym.random import RandomStreams
 from piwm_gym.scalar import Scalars, UnsupportedError
 from piwm_gym.slot_params import ParamsState, SlotParams
 from piwm_gym.slots import Slots
+from piwm_gym.solo import Numbers, Solo, numbers
 from piwm_gym.world_model import WorldModel
 
 DECODE_CHUNK = {"cpu": 64, "cuda": 256}
@@ -58,12 +52,12 @@ class Ended(NamedTuple):
 
     Attributes:
         slots: Which.
-        state: (n, D) SI units, of all slots.
+        state: Gives (n, D) SI units, of all slots.
         scene: (n, S) static visible variables.
     """
 
     slots: Slots
-    state: Tensor
+    state: Callable[[], Tensor]
     scene: Tensor
 
 
@@ -131,7 +125,8 @@ class Simulation:
         randomize: Physical parameters to draw at each start of an episode.
         max_episode_steps: Steps after which an episode is truncated; None for never.
         compiled: Autoreset mode whose step is compiled, now; None to compile nothing. Drawing is
-            compiled with it, when there is the first frame to draw.
+            compiled with it, when there is the first frame to draw. A single slot steps on
+            numbers where it can, compiled or not.
 
     Warns:
         UserWarning: There is nothing to compile with here; steps run as they are.
@@ -165,6 +160,7 @@ class Simulation:
         self._ahead = False
         self._frames: Tensor | None = None
         self._fused: Fused | None = None
+        self._draws_compiled = False
         self._drawings: dict[tuple[str, int], FusedFrames] = {}
         self._observed: tuple[Tensor, Tensor] | None = None
         box = self.system.observation_space
@@ -235,7 +231,7 @@ class Simulation:
         self._refresh(slots)
 
     def _allocate(self) -> None:
-        self.state, self.scene, self.elapsed, self.done, _ = self._blank()
+        self.state, self.scene, self.elapsed, _, self.done = self._blank()
 
     def _blank(self) -> Moment:
         n, device = self.num_slots, self.device
@@ -243,8 +239,8 @@ class Simulation:
             torch.zeros(len(self.system.variables), n, device=device).t(),
             torch.zeros(n, len(self.system.scene_variables), device=device),
             torch.zeros(n, dtype=torch.int32, device=device),
-            torch.zeros(n, dtype=torch.bool, device=device),
             torch.zeros(n, dtype=torch.int64, device=device),
+            torch.zeros(n, dtype=torch.bool, device=device),
         )
 
     def _scene(self, slots: Slots | None = None) -> dict[str, Tensor]:
@@ -278,7 +274,7 @@ class Simulation:
         return rules, self._blank(), action, self.params.current
 
     def _compile(self, mode: AutoresetMode) -> None:
-        """Compile the step for an autoreset mode; :meth:`advance` uses it from now on."""
+        """Compile the step for an autoreset mode, unless numbers are quicker, and drawing."""
         if not available(self.device):
             warnings.warn(
                 f"compile=True, but torch finds no compiler for {self.device.type}; "
@@ -286,12 +282,15 @@ class Simulation:
                 stacklevel=2,
             )
             return
+        self._draws_compiled = True
+        if mode is AutoresetMode.DISABLED and self._solo is not None:
+            return
         self._fused = Fused(*self._example(mode))
 
     @cached_property
     def _solo(self) -> Solo | None:
         """The step of a single slot on numbers; None where it has to be made with tensors."""
-        if self._fused is not None or self.num_slots > 1 or self.device.type != "cpu":
+        if self.num_slots > 1 or self.device.type != "cpu":
             return None
         try:
             return Solo(*self._example(AutoresetMode.DISABLED))
@@ -312,7 +311,7 @@ class Simulation:
         new = self._solo(before, numbers(action), self._params_numbers)
         (over,), (terminated,), (reward,) = before.done, new.terminated, new.reward
         done = [over or bool(terminated)]
-        self._lead(Numbers(new.state, new.scene, new.elapsed, done, new.positions))
+        self._lead(Numbers(new.state, new.scene, new.elapsed, new.positions, done))
         state, observation = (np.array(x, dtype=np.float32) for x in (new.state, new.observation))
         return Single(state, observation, float(reward), bool(terminated), over)
 
@@ -323,7 +322,8 @@ class Simulation:
             options: Where to start and with what parameters; default: drawn.
         """
         solo = self.__dict__.get("_solo")  # there after the first step: no reset waits for it
-        if solo is None or self.params.varies or options != ResetOptions():
+        unusual = self.params.varies or options != ResetOptions()
+        if solo is None or unusual or not self.started:
             self.begin(Slots.every(1, self.device), options)
             seen = self.state, self.observation(self.state)
             state, observation = (x[0].cpu().numpy().copy() for x in seen)
@@ -400,7 +400,8 @@ class Simulation:
 
     def _begin_where(self, mask: Tensor) -> Ended | None:
         """New episodes in the slots of a mask; None if the host knows that there are none."""
-        ended = Ended(Slots(mask), self.state, self.scene)
+        state = self.state
+        ended = Ended(Slots(mask), lambda: state, self.scene)
         if ended.slots.by_index and not len(ended.slots.rows):
             return None
         self.begin(ended.slots)
@@ -412,26 +413,28 @@ class Simulation:
         scene, resting = self.scene, self.done
         new = self._fused(self._moment(), action, self.params.current)
         outcome = Outcome(new.reward, new.terminated.bool(), new.truncated.bool())
-        over = outcome.terminated | outcome.truncated
-        self.state, self.scene, self.elapsed = new.state.t(), new.scene, new.elapsed
+        self._tensors |= {"state": new.state.t(), "scene": new.scene, "elapsed": new.elapsed}
         self.streams.positions = new.positions
         self._frames, self._observed = None, (self.state, new.observation.t())
-        if mode is AutoresetMode.DISABLED:
-            self.done = resting | over
+        if mode is not AutoresetMode.SAME_STEP:
+            over = outcome.terminated | outcome.truncated
+            self.done = over if mode is AutoresetMode.NEXT_STEP else resting | over
+        if new.started is None:
             return outcome, None
-        same = mode is AutoresetMode.SAME_STEP
-        self.done = torch.zeros_like(over) if same else over
-        slots = Slots(over if same else resting)
+        slots = Slots(new.started.bool())
         if slots.by_index and not len(slots.rows):
             return outcome, None
+        ended, drawn = new.ended.t(), new.drawn
+        every = len(ended) == self.num_slots
         if self.params.varies:
-            drawn = new.state.new_empty(self.num_slots, 0) if new.drawn is None else new.drawn
-            self.params.begin(slots, slots.take(drawn), {})
-        return outcome, Ended(slots, new.ended.t(), scene)
+            assert drawn is not None
+            self.params.begin(slots, slots.take(drawn) if every else drawn, {})
+        state = self.state
+        return outcome, Ended(slots, lambda: ended if every else slots.put(state, ended), scene)
 
     def _moment(self) -> Moment:
         assert self.streams is not None
-        return Moment(self.state, self.scene, self.elapsed, self.done, self.streams.positions)
+        return Moment(self.state, self.scene, self.elapsed, self.streams.positions, self.done)
 
     @torch.no_grad()
     def step(self, action: Tensor, active: Tensor | None = None) -> Outcome:
@@ -476,7 +479,7 @@ class Simulation:
     def frames(self) -> Tensor:
         """(n, H, W, 3) uint8 imagined frames, decoded once per state; not to be modified."""
         if self._frames is None:
-            if self._fused is not None and not self._drawings:
+            if self._draws_compiled and not self._drawings:
                 self._compile_drawing()
             self._frames = self.decode(self.state, self.scene)
         return self._frames

@@ -42,7 +42,7 @@ class Slots:
 
     def take(self, values: Tensor) -> Tensor:
         """Rows of these slots (on a GPU: of all); a 0-d tensor stands for equal rows."""
-        return values.index_select(0, self.rows) if self.by_index and values.ndim else values
+        return values[self.rows] if self.by_index and values.ndim else values
 
     def put(self, target: Tensor, values: Tensor) -> Tensor:
         """Copy of ``target`` with values, as :meth:`take` returns them, in these slots."""

@@ -105,8 +105,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             render_mode: None or ``"rgb_array"``.
             model: A model in memory instead of a checkpoint.
             compile: Compile the step, now, and drawing at the first frame, which takes a while
-                (less the next time); results differ in the last bits, frames by at most 1 of 255,
-                and every slot is still its single environment.
+                (less the next time). A slot then differs from its single environment in the last
+                bits of sine and cosine, and frames by at most 1 of 255.
             decoder: How frames are drawn: ``"direct"`` or, as the paper does it, through the
                 ``"latent"``; default: directly where the checkpoint can.
 
@@ -208,9 +208,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
                 shown |= self._params_info(ended.slots.mask)
         return (
             self._observe(),
-            self._export(outcome.reward),
-            self._export(outcome.terminated),
-            self._export(outcome.truncated),
+            self._give(outcome.reward),
+            self._give(outcome.terminated),
+            self._give(outcome.truncated),
             LazyDict(shown),
         )
 
@@ -227,8 +227,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             )
 
     def _nobody(self, slots: Slots) -> bool:
-        """Whether no slot is meant, where that is known without waiting for the device."""
-        return (slots.by_index or self.output == "numpy") and len(slots.rows) == 0
+        """Whether no slot is meant; on a GPU known where numpy waits for the device anyway."""
+        return not slots.by_index and self.output == "numpy" and len(slots.rows) == 0
 
     def _slots(self, mask: Tensor | None) -> Slots:
         device = self.simulation.device
@@ -303,9 +303,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         """``final_obs`` and ``final_info`` of the episodes that have just ended."""
         mask = ended.slots.mask
         return {
-            "final_obs": lambda: self._final_obs(*ended),
+            "final_obs": lambda: self._final_obs(ended.slots, ended.state(), ended.scene),
             "_final_obs": lambda: self._export(mask),
-            "final_info": lambda: LazyDict(self._state_info(ended.state, mask)),
+            "final_info": lambda: LazyDict(self._state_info(ended.state(), mask)),
             "_final_info": lambda: self._export(mask),
         }
 

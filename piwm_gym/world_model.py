@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor, nn
 
-from piwm_gym.fused import FusedRollout, available
+from piwm_gym.compiler import available
+from piwm_gym.fused_rollout import FusedRollout
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.vision import to_float

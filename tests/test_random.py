@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from piwm_gym.random import GOLDEN, RandomStreams, mix64
+from piwm_gym.random import GOLDEN, RandomStreams, draw, draw_at_once, mix64
 
 
 def test_splitmix64_reference_values() -> None:
@@ -45,6 +45,13 @@ def test_a_stream_does_not_depend_on_the_batch_or_on_the_block_size() -> None:
     batch = RandomStreams([5, 6, 7]).uniform(6)
     alone = RandomStreams([6])
     assert torch.equal(torch.cat((alone.uniform(1), alone.uniform(5)), dim=1), batch[1:2])
+
+
+def test_numpy_draws_the_bits_that_torch_draws() -> None:
+    positions = RandomStreams(range(500)).positions
+    assert (positions < 0).any()
+    for count in (0, 1, 7):
+        assert torch.equal(draw_at_once(positions, count), draw(positions, count))
 
 
 def test_only_the_chosen_slots_move_on() -> None:

@@ -1,0 +1,78 @@
+"""Pure functions of tensors as machine code: for a CPU, or as kernels in a CUDA graph."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, functionalize
+
+Function = Callable[..., tuple[Tensor, ...]]
+Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+
+def available(device: torch.device) -> bool:
+    """Whether torch has what it needs to compile: a C++ compiler, or Triton on a GPU."""
+    if device.type == "cuda":
+        return importlib.util.find_spec("triton") is not None
+    compilers = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    return device.type == "cpu" and any(map(shutil.which, filter(None, compilers)))
+
+
+def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = False) -> Step:
+    """Machine code for the CPU.
+
+    Not by way of ``torch.compile``, whose checks before each call cost more than a small batch.
+
+    Args:
+        function: Without side effects.
+        inputs: An example of its arguments.
+        whole: Whether it mostly computes integers. Torch's vectors of 64-bit integers are several
+            times slower than what a C++ compiler makes of plain loops, which are asked for then.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    function(*inputs)  # what is cached at its first use must be there, or it would be traced
+    graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    with config.patch({"cpp.simdlen": 1 if whole else None, "assert_indirect_indexing": False}):
+        compiled = compile_fx_inner(graph, list(inputs))
+    return lambda inputs: compiled(list(inputs))
+
+
+def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
+    """Kernels for a GPU, recorded in a CUDA graph.
+
+    ``torch.compile`` cannot read all of the equations' Python, and refuses a ninth version of
+    what it could read: it gets a graph of tensor operations, which is code of its own every time.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    function(*inputs)  # as for the CPU
+    graph = make_fx(function)(*inputs)
+    compiled = torch.compile(graph, fullgraph=True, mode="reduce-overhead")
+    for _ in range(3):  # it is recorded at the second run
+        compiled(*inputs)
+    return lambda inputs: tuple(x.clone() for x in compiled(*inputs))  # the next run overwrites
+
+
+def with_weights(module: nn.Module, count: int) -> tuple[Function, tuple[Tensor, ...]]:
+    """A module as a function of ``count`` inputs and its weights, and these weights.
+
+    As inputs, not as constants: machine code in torch's cache then serves all checkpoints.
+    """
+    weights = dict((*module.named_parameters(), *module.named_buffers()))
+
+    def function(*given: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(weights, given[count:], strict=True))
+        return functional_call(module, named, given[:count])
+
+    # What is computed in place would not be compiled but left to torch.
+    return functionalize(function), tuple(weight.detach() for weight in weights.values())
+
+
+__all__ = ["Function", "Step", "available", "cuda_graph", "host_code", "with_weights"]

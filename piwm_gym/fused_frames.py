@@ -1,0 +1,58 @@
+"""Frames in machine code: the drawing that ``compile=True`` compiles."""
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from piwm_gym import compiler
+
+
+class Drawing(nn.Module):
+    """``WorldModel.draw`` as a function of two tensors.
+
+    Args:
+        model: The world model.
+        scenic: Whether its system has a scene.
+    """
+
+    def __init__(self, model: nn.Module, scenic: bool) -> None:
+        super().__init__()
+        self.model, self.scenic = model, scenic
+
+    def forward(self, states: Tensor, scenes: Tensor) -> tuple[Tensor]:
+        """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes."""
+        keywords = {"scene": scenes} if self.scenic else {}
+        return (self.model.draw(states, **keywords),)  # type: ignore[operator]
+
+
+class FusedFrames:
+    """A model's frames, compiled for one number of states and the decoder that it uses now.
+
+    Where a number lies halfway between two bytes, its last bits decide: of the bytes of a frame,
+    a few in a million differ from the uncompiled one's, by 1.
+
+    Args:
+        drawing: Of the model, whose weights may change later.
+        states: (m, D) like those to draw.
+        scenes: (m, S) likewise.
+    """
+
+    def __init__(self, drawing: Drawing, states: Tensor, scenes: Tensor) -> None:
+        inputs = states.contiguous(), scenes.contiguous()
+        self._weights: tuple[Tensor, ...] = ()
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if states.is_cuda:
+                self._draw = compiler.cuda_graph(drawing, inputs)
+            else:
+                function, self._weights = compiler.with_weights(drawing, len(inputs))
+                self._draw = compiler.host_code(function, (*inputs, *self._weights))
+
+    @torch.no_grad()
+    def __call__(self, states: Tensor, scenes: Tensor) -> Tensor:
+        """(m, H, W, 3) uint8 frames."""
+        return self._draw((states.contiguous(), scenes.contiguous(), *self._weights))[0]
+
+
+__all__ = ["Drawing", "FusedFrames"]

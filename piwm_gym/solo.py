@@ -1,0 +1,64 @@
+"""A step of a single slot on plain numbers."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from piwm_gym.advance import Moment, Rules, filled, flat, move, start
+from piwm_gym.scalar import Scalars, scalar_code
+
+
+class Numbers(NamedTuple):
+    """A :class:`Moment` of one slot: lists of float32 scalars, integers or booleans."""
+
+    state: Scalars
+    scene: Scalars
+    elapsed: Scalars
+    positions: Scalars
+    done: Scalars
+
+    @classmethod
+    def of(cls, moment: Moment) -> "Numbers":
+        """Of tensors."""
+        return cls(*(numbers(part.numpy()) for part in moment))
+
+
+def numbers(array: np.ndarray) -> Scalars:
+    """Numbers of an array, as :func:`piwm_gym.scalar.scalar_code` reads them."""
+    flat = array.ravel()
+    return list(flat) if flat.dtype.kind == "f" else flat.tolist()
+
+
+class Solo:
+    """:func:`piwm_gym.advance.move` of a single slot on plain numbers, see :mod:`piwm_gym.scalar`.
+
+    Args:
+        rules: What stays the same from step to step; nothing begins anew.
+        moment: Of one slot.
+        action: (1, *A).
+        params: Physical parameters.
+
+    Raises:
+        UnsupportedError: The system does what has no counterpart on numbers.
+    """
+
+    def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
+        inputs = (*moment, action, *vars(params).values())
+        self._code = scalar_code(partial(flat, move, rules, type(params)), inputs)
+        self._begin = scalar_code(partial(start, rules), (moment.positions,))
+
+    def __call__(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
+        """One step: an ``Advanced`` with a list of numbers instead of each tensor."""
+        with np.errstate(all="ignore"):  # like torch, which knows no warnings of this kind
+            return filled(self._code(*moment, action, *params))
+
+    def begin(self, moment: Numbers) -> tuple[Numbers, Scalars]:
+        """A new episode of the same parameters, and its first observation."""
+        state, scene, positions, observation, _ = self._begin(moment.positions)
+        return Numbers(state, scene, [0], positions, [False]), observation
+
+
+__all__ = ["Numbers", "Solo", "numbers"]

@@ -129,10 +129,18 @@ def advance(rules: Rules, moment: Moment, action: Tensor, params: Any) -> Advanc
     )
 
 
-def move(rules: Rules, moment: Moment, action: Tensor, params: Any) -> Advanced:
-    """One step of all slots; episodes that ``started`` are yet to begin."""
+def move(rules: Rules, moment: Moment, action: Tensor, params: Any, free: bool = False) -> Advanced:
+    """One step of all slots; episodes that ``started`` are yet to begin.
+
+    Args:
+        rules: What stays the same.
+        moment: Before the step.
+        action: (n, *A).
+        params: Physical parameters of the episodes that run.
+        free: Whether the scene is known not to matter, see ``System.moved_freely``.
+    """
     system, before, positions = rules.system, moment.state, moment.positions
-    scene = {"scene": moment.scene} if system.scene_variables else {}
+    scene = {"scene": moment.scene} if system.scene_variables and not free else {}
     resting = moment.done if rules.mode is AutoresetMode.NEXT_STEP else None
     noise, count = {}, system.num_step_uniforms
     if count:

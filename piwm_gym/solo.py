@@ -48,12 +48,26 @@ class Solo:
     def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
         inputs = (*moment, action, *vars(params).values())
         self._code = scalar_code(partial(flat, move, rules, type(params)), inputs)
+        free = partial(move, free=True)
+        self._free = scalar_code(partial(flat, free, rules, type(params)), inputs)
         self._begin = scalar_code(partial(start, rules), (moment.positions,))
+        self._moved_freely = rules.system.moved_freely
+        self._free_before = False
 
     def __call__(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
         """One step: an ``Advanced`` with a list of numbers instead of each tensor."""
         with np.errstate(all="ignore"):  # like torch, which knows no warnings of this kind
-            return filled(self._code(*moment, action, *params))
+            if self._free_before:  # then it is worth a try
+                new = filled(self._free(*moment, action, *params))
+                if self._is_free(moment, new):
+                    return new
+            new = filled(self._code(*moment, action, *params))
+            self._is_free(moment, new)
+        return new
+
+    def _is_free(self, moment: Numbers, new: Any) -> bool:
+        self._free_before = self._moved_freely(moment.state, new.state, moment.scene)
+        return self._free_before
 
     def begin(self, moment: Numbers) -> tuple[Numbers, Scalars]:
         """A new episode of the same parameters, and its first observation."""

@@ -83,6 +83,32 @@ def test_single_environments_step_on_numbers(make_tiny: Any, system: str) -> Non
     assert int(single.simulation.elapsed[0]) == int(many.simulation.elapsed[0])
 
 
+def test_what_skips_the_ground_gives_the_bits_of_what_does_not(make_tiny: Any) -> None:
+    env = WorldModelEnv(model=make_tiny(system="lunar_lander"), obs_type="state")
+    env.reset(seed=0)
+    env.step(0)
+    solo, system = env.simulation._solo, env.system
+    moment, params = env.simulation._in_numbers(), env.simulation._params_numbers
+    assert solo is not None
+    rng = np.random.default_rng(0)
+    ranges = [(v.low, v.high) for v in system.variables[:6]]
+    skipped = []
+    for _ in range(1500):
+        wild = rng.choice([1.0, 3.0])  # upside down and faster than any flight, too
+        state = [np.float32(wild * rng.uniform(*ends)) for ends in ranges] + [np.float32(0)] * 4
+        terrain = system.scene(torch.from_numpy(rng.random((1, 12)).astype(np.float32)))
+        positions = [int(rng.integers(2**62))]
+        now = moment._replace(state=state, scene=list(terrain[0].numpy()), positions=positions)
+        action = [int(rng.integers(4))]
+        solo._free_before = False
+        whole = solo(now, action, params)
+        skipped.append(solo._free_before)
+        if skipped[-1]:
+            assert solo(now, action, params) == whole
+            assert solo._free_before
+    assert 0.1 < np.mean(skipped) < 0.9
+
+
 def test_numbers_and_tensors_stay_one_state(make_tiny: Any) -> None:
     env = WorldModelEnv(model=make_tiny(system="lunar_lander"), obs_type="state")
     env.reset(seed=0)

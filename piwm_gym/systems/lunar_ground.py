@@ -13,6 +13,8 @@ at their joints' limit, 0.348 rad. Coordinates are those of the state: the origi
 lander's origin stands when it rests on the pad.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -43,7 +45,11 @@ SKIN = 0.02
 """Distance at which Box2D lets two shapes touch, m (twice ``b2_polygonRadius``)."""
 SLOP = 0.005
 """Distance to both sides of touching at which Box2D leaves bodies alone, m (``b2_linearSlop``)."""
+REACH = max(math.hypot(x, y) for x, y in (*LEG_CORNERS, *HULL_CORNERS))
+"""How far from the hull's origin any corner is, however the lander is turned, m."""
 ITERATIONS = 2
+ROUNDING = 0.01
+"""More than what rounding makes of all that, m."""
 SETTLING_STEPS = 5
 """A small deflection is undone within about this many steps."""
 
@@ -118,6 +124,32 @@ def legs(
 def hull_gap(scene: Tensor, pose: Pose) -> Float[Tensor, "*B"]:
     """Smallest distance of the hull's corners from the terrain, m; negative when it is in it."""
     return gaps(scene, pose, *corners(pose, HULL_CORNERS))[0].amin(-1)
+
+
+def out_of_reach(
+    scene: Sequence[Any], x: Any, lowest: Any, speed: Any, turn: Any, dt: float
+) -> bool:
+    """Whether :func:`push` surely changes nothing, and no corner touches, at the end of a step.
+
+    A corner is at least as far above the terrain's highest point as the origin less ``REACH``.
+    Along the normal of the steepest slope that is less by its cosine; it has to be more than what
+    a leg can give way and what any corner moves in a step.
+
+    Args:
+        scene: (11,) terrain heights, m.
+        x: Furthest place from the middle in this step, m.
+        lowest: Height of the hull's origin, m, at the start or at the end of the step.
+        speed: At most that of the hull, with gravity and engines of the step in it, m/s.
+        turn: At most the lander's, likewise, rad/s.
+        dt: s.
+    """
+    if not x + REACH < HALF_WIDTH:  # beyond it the terrain may go on rising
+        return False
+    top = max(scene)
+    steepness = (top - min(scene)) / SPACING
+    near = SKIN + SLOP + math.hypot(*LEG_TRAVEL) + dt * (speed + 2 * REACH * turn)
+    least = REACH + near * math.sqrt(1 + steepness * steepness) + ROUNDING
+    return bool(lowest - top > least)
 
 
 class _Contacts:

@@ -13,6 +13,7 @@ is made in :meth:`LunarLander.observation` and undone in :func:`from_observation
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -340,6 +341,15 @@ class LunarLander(System):
         pose = Pose(x, y, theta)
         legs = lunar_ground.legs(scene, pose)[2].amin(-1)
         return torch.minimum(legs, lunar_ground.hull_gap(scene, pose)) > FREE_GAP
+
+    def moved_freely(
+        self, before: Sequence[Any], after: Sequence[Any], scene: Sequence[Any]
+    ) -> bool:
+        """Whether ground and lander were out of reach of each other for the whole step."""
+        place = max(abs(before[0]), abs(after[0]))
+        lowest = min(before[1], after[1])
+        speed, turn = abs(after[2]) + abs(after[3]), abs(after[5])
+        return lunar_ground.out_of_reach(scene, place, lowest, speed, turn, self.dt)
 
     def in_view(self, state: Float[Tensor, "*B 10"]) -> Bool[Tensor, "*B"]:
         """Whether the whole lander is below the upper edge of the picture, where episodes begin."""

@@ -334,6 +334,21 @@ class System(ABC):
         """
         return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)
 
+    def moved_freely(
+        self, before: Sequence[Any], after: Sequence[Any], scene: Sequence[Any]
+    ) -> bool:
+        """Whether a transition without a scene is for sure the one with it, to the last bit.
+
+        Single slots skip what the scene would take most of their time for. Asked on plain
+        numbers, at each of their steps; no for systems that have nothing to say.
+
+        Args:
+            before: (D,) state.
+            after: (D,) state that the transition without a scene gave.
+            scene: (S,) static visible variables.
+        """
+        return False
+
     def in_view(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
         """Whether the camera sees enough of the system for a frame to tell its configuration."""
         return torch.ones(state.shape[:-1], dtype=torch.bool, device=state.device)

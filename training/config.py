@@ -93,6 +93,11 @@ def _direct(system: str, width: int = 96) -> DirectConfig:
     return DirectConfig(patches.get(system), width)
 
 
+def _glimpse(variant: str, system: str, widths: dict[str, int]) -> int:
+    """Width of the closer look of an extrinsic variant at a system that is seen from the side."""
+    return widths.get(system, 0) if variant.startswith("extrinsic") else 0
+
+
 def architecture(variant: str, system: str) -> AutoencoderConfig:
     """Networks of a variant for a system.
 
@@ -102,6 +107,7 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
     than patches side by side (0.0037 and 0.0045 after 400 steps), and D_p draws from maps: after
     400 steps with an error of 0.015, a wide transformer after 1,200 with 0.023.
     """
+    glimpse = _glimpse(variant, system, {"cartpole": 256, "lunar_lander": 384})
     fine = VisionConfig(channels=(48,), kernels=(4,), strides=(4,), token_dim=32)
     if system == "lunar_lander":
         vision, transformer = fine, TransformerConfig(merge=4)
@@ -109,7 +115,7 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         vision = replace(fine, kernels=(8,), paddings=(2,))
         transformer = TransformerConfig(merge=4, feedforward=320)
     else:
-        return AutoencoderConfig(variant=variant, direct=_direct(system))
+        return AutoencoderConfig(variant=variant, glimpse=glimpse, direct=_direct(system))
     return AutoencoderConfig(
         variant=variant,
         direct=_direct(system),
@@ -117,7 +123,7 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         transformer=transformer,
         latent_dim=32,
         reader="convolution",
-        glimpse=384 if system == "lunar_lander" else 0,
+        glimpse=glimpse,
         drawer="maps" if system == "donkey_car" else "transformer",
     )
 
@@ -209,10 +215,12 @@ def _debug(variant: str, system: str) -> TrainConfig:
             transformer=TransformerConfig(width=16, heads=2, feedforward=32, layers=1),
             latent_dim=16,
             num_codes=32,
+            glimpse=_glimpse(variant, system, {"cartpole": 16, "lunar_lander": 16}),
             direct=_direct(system, width=16),
         ),
         vision=fit,
         encoder=fit,
+        glimpse=fit,
         refinement=fit,
         decoder=fit,
         intrinsic=fit,

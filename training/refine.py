@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
-from piwm_gym.models import AutoencoderConfig, Extrinsic
+from piwm_gym.models import Extrinsic
 from piwm_gym.world_model import WorldModel
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
@@ -36,28 +36,33 @@ from training.stages import LatentSource
 from training.supervision import Supervision
 
 
-def extended(model: WorldModel, config: AutoencoderConfig) -> WorldModel:
-    """A copy of a model whose closer look and direct decoder are new and have learned nothing."""
-    glimpse = config.glimpse if isinstance(model.autoencoder, Extrinsic) else 0
-    autoencoder = replace(model.config.autoencoder, glimpse=glimpse, direct=config.direct)
+def extended(model: WorldModel, config: TrainConfig) -> WorldModel:
+    """A copy of a model with the parts that are to be trained as new ones."""
+    old = model.config.autoencoder
+    glimpse = config.autoencoder.glimpse if isinstance(model.autoencoder, Extrinsic) else 0
+    direct = config.autoencoder.direct if config.direct.epochs else old.direct
     asset = model.asset if model.system.asset is not None else None
-    new = WorldModel(replace(model.config, autoencoder=autoencoder), asset)
-    anew = ("autoencoder.direct.", "autoencoder.glimpse.")
-    old = {n: t for n, t in model.state_dict().items() if not n.startswith(anew)}
-    new.load_state_dict(old, strict=False)
+    new = WorldModel(
+        replace(model.config, autoencoder=replace(old, glimpse=glimpse, direct=direct)), asset
+    )
+    anew = ["autoencoder.glimpse."] if config.refinement.epochs else []
+    anew += ["autoencoder.direct."] if config.direct.epochs else []
+    kept = {n: t for n, t in model.state_dict().items() if not n.startswith(tuple(anew))}
+    new.load_state_dict(kept, strict=False)
     new.metadata = model.metadata
     return new.requires_grad_(False).eval()
 
 
 def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run) -> WorldModel:
-    """The model after the refinement of its encoder, where there is one, with a direct decoder.
+    """The model after the refinement of its encoder, where there is one, and a direct decoder.
 
-    Its metadata say so; what they claim of the model is not measured anew here.
+    A stage without epochs is left out. Its metadata say so; what they claim of the model is not
+    measured anew here.
     """
     torch.manual_seed(config.direct.seed)
     stages = dict(model.metadata["stages"])
     training = dict(model.metadata["training"])
-    new = extended(model, config.autoencoder)
+    new = extended(model, config)
     autoencoder = new.autoencoder
     guess = data.guess(encode_all(model.autoencoder, data.frames), new.params)
     if isinstance(autoencoder, Extrinsic) and config.refinement.epochs:
@@ -73,8 +78,9 @@ def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run)
         stages["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
         training["refinement"] = asdict(config.refinement)
         guess = data.guess(encode_all(autoencoder, data.frames), new.params)
-    stages["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
-    training["direct"] = asdict(config.direct)
+    if config.direct.epochs:
+        stages["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
+        training["direct"] = asdict(config.direct)
     training["autoencoder"] = asdict(new.config.autoencoder)
     round_weights(new)
     stages["refined_on"] = data.description
@@ -98,7 +104,7 @@ def main(
         runs: Folder for the resumable state.
         out: File to write; the checkpoint itself if not given.
         preset_name: Preset whose settings of refinement and direct decoder to use.
-        epochs: Of refinement and direct decoder, other than the preset's.
+        epochs: Of refinement and direct decoder, other than the preset's; 0 keeps what is there.
     """
     try:
         model = load_checkpoint(checkpoint, "cpu")

@@ -27,7 +27,7 @@ def trained(data: Path, folder: Path, variant: str) -> Path:
 @pytest.mark.parametrize(
     ("variant", "refined"),
     [
-        ("extrinsic-discrete", ("autoencoder.physical_encoder.", "autoencoder.direct.")),
+        ("extrinsic-discrete", ("autoencoder.glimpse.", "autoencoder.direct.")),
         ("intrinsic-continuous", ("autoencoder.direct.",)),
     ],
 )
@@ -47,6 +47,18 @@ def test_only_what_is_refined_changes(
     assert {p for p in refined for name in changed if name.startswith(p)} == set(refined)
     assert after.metadata["stages"]["direct"]["epochs"] >= 1
     assert after.metadata["measured"].keys() == before.metadata["measured"].keys()
+
+
+def test_no_epochs_leave_the_direct_decoder_as_it_is(data_folder: Path, tmp_path: Path) -> None:
+    path = trained(data_folder, tmp_path, "extrinsic-discrete")
+    out = tmp_path / "refined.safetensors"
+    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", epochs=(3, 0))
+    before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
+    found = after.state_dict()
+    changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
+    assert changed
+    assert all(name.startswith("autoencoder.glimpse.") for name in changed)
+    assert after.metadata["training"]["direct"] == before.metadata["training"]["direct"]
 
 
 def test_data_of_other_seeds_are_refused(

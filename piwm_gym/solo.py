@@ -9,6 +9,7 @@ from torch import Tensor
 
 from piwm_gym.advance import Moment, Rules, filled, flat, move, start
 from piwm_gym.scalar import Scalars, scalar_code
+from piwm_gym.systems import System
 
 
 class Numbers(NamedTuple):
@@ -48,10 +49,12 @@ class Solo:
     def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
         inputs = (*moment, action, *vars(params).values())
         self._code = scalar_code(partial(flat, move, rules, type(params)), inputs)
-        free = partial(move, free=True)
-        self._free = scalar_code(partial(flat, free, rules, type(params)), inputs)
         self._begin = scalar_code(partial(start, rules), (moment.positions,))
         self._moved_freely = rules.system.moved_freely
+        self._may_be_free = type(rules.system).moved_freely is not System.moved_freely
+        if self._may_be_free:  # other systems' transitions may not do without a scene
+            free = partial(move, free=True)
+            self._free = scalar_code(partial(flat, free, rules, type(params)), inputs)
         self._free_before = False
 
     def __call__(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
@@ -62,7 +65,8 @@ class Solo:
                 if self._is_free(moment, new):
                     return new
             new = filled(self._code(*moment, action, *params))
-            self._is_free(moment, new)
+            if self._may_be_free:
+                self._is_free(moment, new)
         return new
 
     def _is_free(self, moment: Numbers, new: Any) -> bool:

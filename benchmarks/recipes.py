@@ -84,7 +84,7 @@ RECIPES = {
     "lunar_lander": {
         "state": Recipe(
             "state",
-            steps=4_500_000,
+            steps=10_000_000,
             num_envs=256,
             rollout=64,
             batch_size=2048,

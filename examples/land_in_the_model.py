@@ -17,7 +17,7 @@ ENV_ID = "PIWM-LunarLander-v0"
 
 
 def main(
-    steps: int = 4_500_000,
+    steps: int = 10_000_000,
     episodes: int = 10,
     num_envs: int = 256,
     seed: int = 0,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
@@ -33,6 +34,25 @@ class Moment(NamedTuple):
     elapsed: Tensor
     positions: Tensor
     done: Tensor
+
+
+def blank(system: System, num_slots: int, device: torch.device) -> Moment:
+    """Before the first episode: zeros, the columns of states contiguous in memory."""
+    n = num_slots
+    return Moment(
+        torch.zeros(len(system.variables), n, device=device).t(),
+        torch.zeros(n, len(system.scene_variables), device=device),
+        torch.zeros(n, dtype=torch.int32, device=device),
+        torch.zeros(n, dtype=torch.int64, device=device),
+        torch.zeros(n, dtype=torch.bool, device=device),
+    )
+
+
+def example_action(system: System, num_slots: int, device: torch.device) -> Tensor:
+    """(n, *A) zeros, int64 for a discrete space, float32 for a Box."""
+    space = system.action_space
+    dtype = torch.int64 if isinstance(space, gym.spaces.Discrete) else torch.float32
+    return torch.zeros(num_slots, *(space.shape or ()), dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)
@@ -246,6 +266,8 @@ __all__ = [
     "Moment",
     "Rules",
     "advance",
+    "blank",
+    "example_action",
     "filled",
     "flat",
     "move",

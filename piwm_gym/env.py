@@ -16,6 +16,7 @@ from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.shell import Shell, Source, check_render_mode, wait
+from piwm_gym.single import SingleSimulation
 from piwm_gym.systems import Params
 from piwm_gym.world_model import WorldModel
 
@@ -220,6 +221,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    simulation: SingleSimulation
 
     def __init__(
         self,
@@ -263,7 +265,6 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         self._setup(
             source,
             model,
-            num_slots=1,
             params=params,
             randomize=randomize,
             compiled=AutoresetMode.DISABLED if compile else None,
@@ -273,6 +274,14 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         self.observation_space = observation_space(self.system, obs_type)
         self.action_space = self.system.action_space
         self.metadata = {**self.metadata, "render_fps": round(1 / self.system.dt)}
+
+    def _setup(self, source: Source, model: WorldModel | None, **simulation: Any) -> None:
+        """As for many slots, but with the simulation of a single one."""
+        self._source = source
+        self._given = model
+        self._simulation_arguments = simulation
+        self.model = source.load() if model is None else model
+        self.simulation = SingleSimulation(self.model, **simulation)
 
     @property
     def params(self) -> Params:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from piwm_gym.actions import ActionReader
 from piwm_gym.lazy import LazyDict
+from piwm_gym.moments import Ended
 from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.shell import Shell, Source, check_render_mode, wait
-from piwm_gym.simulation import Ended
 from piwm_gym.slots import Slots
 from piwm_gym.systems import Params, unknown
 from piwm_gym.world_model import WorldModel
@@ -322,7 +322,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
 
     def _seen(self, states: Tensor, scenes: Tensor) -> Any:
         """Observations of any (m, ...) states in their scenes."""
-        return self._observation(states, lambda: self._give(self.simulation.decode(states, scenes)))
+        return self._observation(
+            states, lambda: self._give(self.simulation.drawn.draw(states, scenes))
+        )
 
 
 def _row(i: int, values: np.ndarray) -> np.ndarray:

@@ -1,0 +1,88 @@
+"""Real machine code and recorded graphs, each in a process of its own."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+from machine_code import drawn_directly
+
+from piwm_gym import compiler
+
+IMPORTS = """
+import gymnasium as gym, numpy as np, sys, torch
+from piwm_gym import compiler, fused_frames
+from piwm_gym.models import AutoencoderConfig
+from piwm_gym.models.direct import DirectConfig
+from piwm_gym.vector_env import WorldModelVectorEnv
+from piwm_gym.world_model import WorldModel, WorldModelConfig
+torch.set_num_threads(1)
+"""
+COMPILED = """
+arguments = {"checkpoint": sys.argv[1], "obs_type": "state", "max_episode_steps": 30}
+single = gym.make("piwm_gym:PIWM-CartPole-v0", compile=True, **arguments)
+plain, quick = (
+    gym.make_vec("PIWM-CartPole-v0", 35, compile=c, **arguments) for c in (False, True)
+)
+assert np.array_equal(plain.reset(seed=0)[0], quick.reset(seed=0)[0])
+single.reset(seed=34)
+for t in range(25):
+    actions = np.full(35, t % 2)
+    a, b, c = plain.step(actions), quick.step(actions), single.step(t % 2)
+    np.testing.assert_allclose(a[0], b[0], rtol=1e-4, atol=1e-6)
+    assert all(np.array_equal(x, y) for x, y in zip(a[1:4], b[1:4]))
+    np.testing.assert_allclose(b[0][34], c[0], rtol=1e-4, atol=1e-6)
+model = single.unwrapped.model
+state, actions = torch.from_numpy(a[0]), torch.from_numpy(np.arange(35 * 9).reshape(35, 9) % 2)
+with torch.no_grad():
+    slow = model.rollout(state, actions)
+    model.compile_rollout(35)
+    (quick,) = model._rollouts.values()
+    found = quick(state, actions, model.params, None, None)
+    np.testing.assert_allclose(slow, found, rtol=1e-4, atol=1e-6)
+    assert torch.equal(model.rollout(state, actions), found)
+model = drawn_directly("cartpole")
+states = torch.from_numpy(a[0][:7]) * torch.tensor([20.0, 1.0, 1.0, 1.0])
+drawing = fused_frames.FusedFrames(fused_frames.Drawing(model, False), states, torch.zeros(7, 0))
+wanted, found = model.draw(states).int(), drawing(states, torch.zeros(7, 0)).int()
+assert wanted.unique().numel() > 20 and (wanted[0] - wanted[1]).abs().max() > 20
+assert (wanted - found).abs().max() <= 1
+assert (wanted != found).float().mean() < 1e-3
+"""
+ON_A_GPU = """
+compile = torch.compile  # as on a GPU, but for the machine code
+torch.compile = lambda f, fullgraph, mode: compile(f, fullgraph=fullgraph, backend="aot_eager")
+compiler.host_code = lambda f, inputs, whole=False: compiler.cuda_graph(f, inputs)
+for k in range(10):
+    scaled = compiler.cuda_graph(lambda x: (k * x,), (torch.ones(3),))
+    assert torch.equal(scaled((torch.full((3,), 2.0),))[0], torch.full((3,), 2.0 * k))
+model = drawn_directly("lunar_lander")
+arguments = {"env_id": "PIWM-LunarLander-v0", "model": model, "max_episode_steps": 7}
+plain, quick = (WorldModelVectorEnv(num_envs=3, compile=c, **arguments) for c in (False, True))
+frames = plain.reset(seed=0)[0], quick.reset(seed=0)[0]
+for _ in range(10):
+    assert frames[0].std() > 20 and np.abs(frames[0].astype(int) - frames[1]).max() <= 1
+    actions = np.array([0, 2, 1])
+    a, b = plain.step(actions), quick.step(actions)
+    assert all(np.array_equal(x, y) for x, y in zip(a[1:4], b[1:4]))
+    frames = a[0], b[0]
+assert quick.simulation.drawn.by_size
+"""
+
+
+def run_alone(script: str, *arguments: str) -> None:
+    """In a process of its own: the tests' checks of shape annotations would be in the way."""
+    script = "\n".join((IMPORTS, inspect.getsource(drawn_directly), script))
+    command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not compiler.available(torch.device("cpu")), reason="needs a C++ compiler")
+def test_compiled_by_inductor(checkpoint: str) -> None:
+    run_alone(COMPILED, checkpoint)
+
+
+def test_the_graphs_that_gpus_record() -> None:
+    run_alone(ON_A_GPU)

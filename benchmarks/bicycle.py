@@ -29,9 +29,11 @@ from training.dataset import load_dataset
 from training.dynamics import train_dynamics
 from training.evaluate import write_csv
 from training.metrics import TestSet, forecast_errors, of_state, rmse, true_start
-from training.pipeline import TrainingData, dynamics_batches, encode_all
+from training.pipeline import dynamics_batches
+from training.reading import encode_all
 from training.run import Run
 from training.supervision import Supervision
+from training.training_data import TrainingData
 
 ENV_ID = "PIWM-DonkeyCar-v0"
 FORMS = {

@@ -19,7 +19,7 @@ from piwm_gym.models.estimation import fit_start, shooting
 from piwm_gym.systems import CartPole, DonkeyCar, DonkeyCarParams, Track
 from piwm_gym.systems.donkey_car import FULL_STEERING, LOOKAHEAD
 from piwm_gym.world_model import WorldModel, WorldModelConfig
-from training.pipeline import system_of
+from training.training_data import system_of
 
 RADIUS, POINTS = 2.0, 126
 ANGLES = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64) / POINTS

@@ -215,7 +215,7 @@ def _debug(variant: str, system: str) -> TrainConfig:
             transformer=TransformerConfig(width=16, heads=2, feedforward=32, layers=1),
             latent_dim=16,
             num_codes=32,
-            glimpse=_glimpse(variant, system, {"cartpole": 16, "lunar_lander": 16}),
+            glimpse=_glimpse(variant, system, {"cartpole": 16}),
             direct=_direct(system, width=16),
         ),
         vision=fit,

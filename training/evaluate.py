@@ -87,6 +87,8 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     system = model.system
     errors = reading_errors(model, test)
     single = of_configuration(system, rmse(errors))
+    middle = of_configuration(system, errors.abs().median(0).values.numpy())
+    single |= {f"{name}_median": value for name, value in middle.items() if name != "scene"}
     if system.asset is not None:
         single |= misplacement(errors)
     rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]

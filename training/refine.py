@@ -21,19 +21,12 @@ from piwm_gym.world_model import WorldModel
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
-from training.pipeline import (
-    TrainingData,
-    cache_latents,
-    encode_all,
-    key,
-    refine_reading,
-    round_weights,
-    train_direct,
-    train_glimpse,
-)
-from training.run import Run
+from training.pipeline import round_weights, train_direct
+from training.reading import cache_latents, encode_all, refine_reading, train_glimpse
+from training.run import Run, key
 from training.stages import LatentSource
 from training.supervision import Supervision
+from training.training_data import TrainingData
 
 
 def extended(model: WorldModel, config: TrainConfig) -> WorldModel:

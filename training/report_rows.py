@@ -130,6 +130,22 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ),
         ("x, y and theta from one frame, RMSE", "0.1 m, 0.1 m, 0.04 rad", _LANDER.one_frame),
         (
+            "the same, median",
+            "",
+            lambda r: values(
+                r,
+                "estimation",
+                (
+                    ("x_median", ".3f", "m"),
+                    ("y_median", ".3f", "m"),
+                    ("theta_median", ".3f", "rad"),
+                ),
+                variant=VARIANT,
+                noise_level=0.05,
+                init="single",
+            ),
+        ),
+        (
             "terrain heights from one frame, RMSE",
             "",
             lambda r: values(

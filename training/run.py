@@ -1,5 +1,7 @@
 """Where a training run lives and how it reports."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,3 +30,8 @@ class Run:
     ) -> dict[str, float]:
         """Fit a stage on (training, validation) data."""
         return fit(stage, *batches, config, self.folder, name, self.log, self.quiet)
+
+
+def key(*parts: object) -> str:
+    """Short hash of JSON-able settings."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:8]

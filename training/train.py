@@ -24,9 +24,10 @@ from training import distributed
 from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, check_fold, describe, load_dataset
 from training.metrics import TestSet, summary
-from training.pipeline import TrainingData, key, train_variant
-from training.run import Log, Run
+from training.pipeline import train_variant
+from training.run import Log, Run, key
 from training.supervision import Bias, Supervision
+from training.training_data import TrainingData
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
 from training.fit import FitConfig
 from training.foreground import foreground_of
-from training.pipeline import TrainingData, steady
 from training.run import Run
 from training.stages import (
     Interpretability,
@@ -36,6 +35,7 @@ from training.stages import (
 )
 from training.supervision import Supervision
 from training.train import main, parse
+from training.training_data import TrainingData, steady
 
 SYSTEM = CartPole()
 ROOT = Path(__file__).parents[2]

@@ -27,25 +27,29 @@ def check_actions(space: gym.Space, actions: Any, lead: tuple[int, ...]) -> np.n
             index is named.
     """
     shape = lead + tuple(space.shape or ())
-    expected = f"expected {_describe(space)}" + (f" for each of {lead}" if lead else "")
     try:
         array = np.asarray(actions.detach().cpu() if isinstance(actions, Tensor) else actions)
         numbers = array if array.dtype.kind in "iub" else array.astype(np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"action is {actions!r}; {expected}") from None
+        raise ValueError(f"action is {actions!r}; {_expected(space, lead)}") from None
     if numbers.shape != shape:
         if numbers.size != np.prod(shape, dtype=int) or lead != numbers.shape[: len(lead)]:
-            raise ValueError(f"action has shape {numbers.shape}; {expected}, shape {shape}")
+            raise ValueError(
+                f"action has shape {numbers.shape}; {_expected(space, lead)}, shape {shape}"
+            )
         numbers = numbers.reshape(shape)
     if isinstance(space, gym.spaces.Discrete):
-        return _check_discrete(space, numbers, expected)
+        return _check_discrete(space, numbers, lead)
     assert isinstance(space, gym.spaces.Box)
     if np.isnan(numbers).any():
-        raise ValueError(f"action {_where(np.isnan(numbers), lead)}is not a number; {expected}")
-    return np.clip(numbers, space.low, space.high).astype(np.float32)
+        where = _where(np.isnan(numbers), lead)
+        raise ValueError(f"action {where}is not a number; {_expected(space, lead)}")
+    return np.require(np.clip(numbers, space.low, space.high), np.float32, ["C", "W"])
 
 
-def _check_discrete(space: gym.spaces.Discrete, numbers: np.ndarray, expected: str) -> np.ndarray:
+def _check_discrete(
+    space: gym.spaces.Discrete, numbers: np.ndarray, lead: tuple[int, ...]
+) -> np.ndarray:
     first, last = int(space.start), int(space.start + space.n - 1)
     if numbers.dtype.kind == "f" and not (numbers == np.floor(numbers)).all():
         bad = ~(numbers == np.floor(numbers))
@@ -53,9 +57,12 @@ def _check_discrete(space: gym.spaces.Discrete, numbers: np.ndarray, expected: s
         return np.require(numbers, np.int64, ["C", "W"])
     else:
         bad = (numbers < first) | (numbers > last)
-    raise ValueError(
-        f"action {_where(bad, numbers.shape)}is {numbers[bad].flat[0].item()}; {expected}"
-    )
+    wrong = f"{_where(bad, numbers.shape)}is {numbers[bad].flat[0].item()}"
+    raise ValueError(f"action {wrong}; {_expected(space, lead)}")
+
+
+def _expected(space: gym.Space, lead: tuple[int, ...]) -> str:
+    return f"expected {_describe(space)}" + (f" for each of {lead}" if lead else "")
 
 
 def _describe(space: gym.Space) -> str:
@@ -90,6 +97,9 @@ class ActionReader:
         self.device = device
         self.lead = (num_slots,)
         self.shape = self.lead + tuple(space.shape or ())
+        self._num_actions = 0
+        if isinstance(space, gym.spaces.Discrete) and space.start == 0:
+            self._num_actions = int(space.n)
         self._invalid: Tensor | None = None
         self._unverified = 0
 
@@ -99,9 +109,22 @@ class ActionReader:
         Raises:
             ValueError: See :func:`check_actions`.
         """
-        if isinstance(actions, Tensor) and actions.device.type != "cpu":
+        if isinstance(actions, Tensor) and not actions.is_cpu:
             return self._read_on_device(actions)
-        return torch.from_numpy(check_actions(self.space, actions, self.lead)).to(self.device)
+        whole = isinstance(actions, Tensor) and actions.dtype == torch.int64
+        array = actions.numpy() if whole else actions
+        if not self._is_right(array):
+            array = check_actions(self.space, array, self.lead)
+        return torch.from_numpy(array).to(self.device)
+
+    def _is_right(self, actions: Any) -> bool:
+        """Whether actions are right as they are, by a quick look that most pass."""
+        if not self._num_actions or type(actions) is not np.ndarray or actions.shape != self.shape:
+            return False
+        if actions.dtype != np.int64 or not actions.flags.carray:
+            return False
+        largest = np.maximum.reduce(actions.view(np.uint64))  # in which negative ones are huge
+        return bool(largest < self._num_actions)
 
     def _read_on_device(self, actions: Tensor) -> Tensor:
         if tuple(actions.shape) != self.shape:

@@ -24,7 +24,8 @@ def available(device: torch.device) -> bool:
 def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = False) -> Step:
     """Machine code for the CPU.
 
-    Not by way of ``torch.compile``, whose checks before each call cost more than a small batch.
+    Not by way of ``torch.compile``, whose checks before each call cost more than a small batch,
+    nor with other checks: later inputs must have the example's shapes, types and strides.
 
     Args:
         function: Without side effects.
@@ -39,9 +40,15 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
 
     function(*inputs)  # what is cached at its first use must be there, or it would be traced
     graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
-    with config.patch({"cpp.simdlen": 1 if whole else None, "assert_indirect_indexing": False}):
+    patch = {
+        "cpp.simdlen": 1 if whole else None,
+        "assert_indirect_indexing": False,
+        "size_asserts": False,
+    }
+    with config.patch(patch):
         compiled = compile_fx_inner(graph, list(inputs))
-    return lambda inputs: compiled(list(inputs))
+    call = getattr(compiled, "current_callable", None) or compiled  # without what debugs it
+    return lambda inputs: call(list(inputs))
 
 
 def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:

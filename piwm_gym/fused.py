@@ -30,8 +30,9 @@ from piwm_gym.advance import (
 
 LANES = 16
 """float32 numbers in the widest vector registers."""
-APART = 4096
-"""Slots from which on a CPU it pays to draw random numbers for those alone that start."""
+APART = 24_000
+"""Random numbers of starts in all slots, from which on a CPU it pays to draw only those of the
+slots that start: 6,000 Cart Poles, 1,700 landers with their ground."""
 STARTED = 16
 """One in so many slots is expected to start an episode at a step; a Cart Pole that is pushed at
 random falls within about 22. More take several calls, fewer waste random numbers."""
@@ -54,9 +55,11 @@ class Fused:
 
     def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
         self.rules = rules
-        self._shapes = _shapes(params)
+        self._shapes, self._params = _shapes(params), params
         self._slots, on_gpu = len(moment.state), moment.state.is_cuda
-        self._apart = not on_gpu and self._slots >= APART
+        system = rules.system
+        drawn = system.num_initial_uniforms + system.num_scene_uniforms + rules.num_params
+        self._apart = not on_gpu and self._slots * drawn >= APART
         self._extra = 0 if on_gpu else -self._slots % LANES
         inputs = self._padded((*moment, action, *vars(params).values()))
         self._at_once = -(-self._slots // STARTED // LANES) * LANES
@@ -74,34 +77,45 @@ class Fused:
     def __call__(self, moment: Moment, action: Tensor, params: Any) -> Advanced:
         """One step."""
         inputs = self._padded((*moment, action, *vars(params).values()))
-        same = _shapes(params) == self._shapes  # if not: a user's step is no time to compile
-        new = filled(self._step(inputs) if same else self._plain(*inputs))
+        assert inputs[0].t().is_contiguous()  # machine code does not look
+        new = filled(self._step(inputs) if self._fits(params) else self._plain(*inputs))
         if self._extra:
             new = self._cut(new)
         return self._begin(new, new.started) if self._apart and new.started is not None else new
 
+    def _fits(self, params: Any) -> bool:
+        """Whether this was compiled for such parameters; if not, a step is no time to compile."""
+        if params is not self._params:  # whose shapes stay what they are
+            if _shapes(params) != self._shapes:
+                return False
+            self._params = params
+        return True
+
     def _begin(self, new: Advanced, started: Tensor) -> Advanced:
         """A step with the episodes that begin with it, written to tensors that nobody has yet."""
-        found = np.flatnonzero(started.bool().numpy())
-        if not len(found):
+        found = np.flatnonzero(started.numpy())
+        count = len(found)
+        if not count:
             return new._replace(started=None)
-        rows = torch.from_numpy(found)
-        fresh, ended = self._fresh(new.positions[rows]), new.state.index_select(1, rows)
+        lots = -(-count // self._at_once)
+        rows = torch.from_numpy(np.resize(found, lots * self._at_once))  # the same ones again
+        ended = new.state.index_select(1, rows[:count])
+        fresh = self._fresh(new.positions.index_select(0, rows))
         new.state.index_copy_(1, rows, fresh.state)
         new.observation.index_copy_(1, rows, fresh.observation)
         new.elapsed.index_fill_(0, rows, 0)
         new.positions.index_copy_(0, rows, fresh.positions)
-        scene = new.scene.index_put((rows,), fresh.scene)  # that of the step before is not new
-        return new._replace(scene=scene, ended=ended, drawn=fresh.drawn)
+        scene = new.scene
+        if self.rules.system.scene_variables:
+            scene = scene.index_copy(0, rows, fresh.scene)  # that of the step before is not new
+        return new._replace(scene=scene, ended=ended, drawn=fresh.drawn[:count])
 
     def _fresh(self, positions: Tensor) -> Fresh:
-        """Any number of new episodes, so many at once as was compiled."""
-        count = len(positions)
-        padded = F.pad(positions, (0, -count % self._at_once))
-        parts = [self._start((part,)) for part in padded.split(self._at_once)]
-        if len(parts) > 1:
-            parts = [tuple(map(torch.cat, zip(*parts, strict=True), SLOTS_DIM))]
-        return Fresh(*(x.narrow(d, 0, count) for x, d in zip(parts[0], SLOTS_DIM, strict=True)))
+        """New episodes of full lots, as many at once as was compiled."""
+        parts = [self._start((part,)) for part in positions.split(self._at_once)]
+        if len(parts) == 1:
+            return Fresh(*parts[0])
+        return Fresh(*map(torch.cat, zip(*parts, strict=True), SLOTS_DIM))
 
     def _padded(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Inputs with a number of slots that fills vector registers.

@@ -84,7 +84,7 @@ class FusedRollout:
 
 
 def _float32(value: Any) -> Tensor:
-    return torch.as_tensor(value, dtype=torch.float32)
+    return torch.as_tensor(value, dtype=torch.float32).contiguous()
 
 
 __all__ = ["FusedRollout"]

@@ -214,7 +214,7 @@ class Simulation:
         if new.started is None:
             return outcome, None
         slots = Slots(new.started.bool())
-        if slots.by_index and not len(slots.rows):
+        if slots.by_index and not slots.mask.numpy().any():
             return outcome, None
         ended, drawn = new.ended.t(), new.drawn
         every = len(ended) == self.num_slots
@@ -254,14 +254,14 @@ class Simulation:
         self.done = self.done | terminated | truncated
         return Outcome(reward, terminated, truncated)
 
-    @torch.no_grad()
     def observation(self, states: Tensor) -> Tensor:
         """(m, O) float32 states in the real environment's scaling, clipped to its space; new."""
         if self._observed is not None and self._observed[0] is states:
             observed, self._observed = self._observed[1], None  # given away once
             return observed
-        observed = self.system.observation(states)
-        return torch.minimum(torch.maximum(observed, self._low), self._high)
+        with torch.no_grad():
+            observed = self.system.observation(states)
+            return torch.minimum(torch.maximum(observed, self._low), self._high)
 
     @torch.no_grad()
     def in_distribution(self, states: Tensor) -> Tensor:
@@ -296,10 +296,11 @@ class Simulation:
                 f"not a snapshot of {expected[0]} slots with {expected[1]} state variables; "
                 "expected what snapshot() of an environment like this one returned"
             )
-        self.state = snapshot.state.to(self.device, copy=True)
+        by_column = snapshot.state.to(self.device).t()
+        self.state = by_column.clone(memory_format=torch.contiguous_format).t()
         self.elapsed = snapshot.elapsed.to(self.device, copy=True)
         self.done = snapshot.done.to(self.device, copy=True)
-        self.scene = snapshot.scene.to(self.device, copy=True)
+        self.scene = snapshot.scene.to(self.device, copy=True).contiguous()
         self.streams = RandomStreams.at(snapshot.streams.to(self.device))
         self.params.restore(snapshot.params)
         self.started = True

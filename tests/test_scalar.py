@@ -69,7 +69,7 @@ def test_single_environments_step_on_numbers(make_tiny: Any, system: str) -> Non
         seed = 5 if episode == 0 else None
         one, _ = single.reset(seed=seed)
         assert np.array_equal(one, many.reset(seed=seed)[0][0])
-        for _ in range(30):
+        for _ in range(300):
             action = int(rng.integers(single.action_space.n))
             one, reward, over, _, info = single.step(action)
             every, rewards, overs, _, infos = many.step([action, 0])
@@ -78,6 +78,7 @@ def test_single_environments_step_on_numbers(make_tiny: Any, system: str) -> Non
             assert np.array_equal(info["state"], infos["state"][0])
             if overs.any():
                 break
+        assert overs.any(), "flown to the ground"
     assert single.simulation._solo is not None
     assert np.array_equal(single.state, many.state[0])
     assert int(single.simulation.elapsed[0]) == int(many.simulation.elapsed[0])

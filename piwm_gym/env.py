@@ -221,6 +221,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+    _simulation_class = SingleSimulation
     simulation: SingleSimulation
 
     def __init__(
@@ -274,14 +275,6 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         self.observation_space = observation_space(self.system, obs_type)
         self.action_space = self.system.action_space
         self.metadata = {**self.metadata, "render_fps": round(1 / self.system.dt)}
-
-    def _setup(self, source: Source, model: WorldModel | None, **simulation: Any) -> None:
-        """As for many slots, but with the simulation of a single one."""
-        self._source = source
-        self._given = model
-        self._simulation_arguments = simulation
-        self.model = source.load() if model is None else model
-        self.simulation = SingleSimulation(self.model, **simulation)
 
     @property
     def params(self) -> Params:

@@ -76,6 +76,7 @@ class Shell:
     was. One that was built around a model object holds that.
     """
 
+    _simulation_class: type[Simulation] = Simulation
     simulation: Simulation
     render_mode: str | None
     spec: gym.envs.registration.EnvSpec | None
@@ -86,7 +87,7 @@ class Shell:
         self._given = model
         self._simulation_arguments = simulation
         self.model = source.load() if model is None else model
-        self.simulation = Simulation(self.model, **simulation)
+        self.simulation = self._simulation_class(self.model, **simulation)
 
     @property
     def system(self) -> System:

@@ -49,7 +49,7 @@ def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], axis: str, path: Pa
         axes.set_title(f"{variant}, label noise {noise:.0%}", fontsize=9)
         axes.set_ylabel("normalised RMSE")
         axes.grid(alpha=0.3)
-    grid[0, 0].legend(fontsize=7)
+    grid[0, 0].legend(fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.12))
     grid[-1, 0].set_xlabel(axis)
     _save(figure, path)
 

@@ -35,7 +35,7 @@ def draw_figures(tables: dict[str, Rows], system: str, out: Path) -> None:
 def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], axis: str, path: Path) -> None:
     panels = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
     figure, grid = plt.subplots(
-        len(panels), 1, figsize=(6, 2.6 * len(panels)), sharex=True, squeeze=False
+        len(panels), 1, figsize=(6, 2.6 * len(panels) + 0.8), sharex=True, squeeze=False
     )
     for (variant, noise), axes in zip(panels, grid[:, 0], strict=True):
         for line, style in lines.items():

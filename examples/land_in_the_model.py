@@ -3,8 +3,8 @@
     pip install "piwm-gym[sb3]"
     python examples/land_in_the_model.py
 
-PPO of Stable-Baselines3 on 256 imagined landers, each episode over another terrain; a few
-minutes on a CPU core. The real environment takes no part in training.
+PPO of Stable-Baselines3 on 256 imagined landers, each episode over another terrain; ten to
+fifteen minutes on a CPU core. The real environment takes no part in training.
 """
 
 import numpy as np

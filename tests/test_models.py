@@ -43,7 +43,9 @@ def test_every_variant_encodes_and_decodes(variant: str, size: str, system: Syst
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_frame_depends_on_every_number_of_the_configuration(variant: str, system: System) -> None:
-    autoencoder = build_autoencoder(preset("debug", variant).autoencoder, system).eval()
+    autoencoder = build_autoencoder(
+        preset("debug", variant, system.name).autoencoder, system
+    ).eval()
     inside = torch.rand(2, len(system.configuration)) - 0.5
     configuration = autoencoder.centre + autoencoder.half_range * inside
     features = autoencoder.normalize(configuration)

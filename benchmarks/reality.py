@@ -17,9 +17,9 @@ from piwm_gym.systems import FrameSpec, System
 from piwm_gym.world_model import WorldModel
 from training.collectors.cartpole import CartPoleRenderer
 
-WINDOWS = {"cartpole": 20, "lunar_lander": 10, "donkey_car": 10}
-"""Frames from which a state is estimated, once an episode has as many; where engines are
-dispersed, older frames say less about the present."""
+WINDOWS = {"cartpole": 20, "lunar_lander": 20, "donkey_car": 10}
+"""Frames from which a state is estimated, once an episode has as many. A lander that stands but is
+read a little too high hops, as far as ten frames can tell."""
 
 Renderer = Callable[[np.ndarray], np.ndarray]
 RENDERERS: dict[str, Callable[[FrameSpec], Renderer]] = {"cartpole": CartPoleRenderer}

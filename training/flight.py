@@ -8,7 +8,7 @@ Systems without a ground move freely always.
 """
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from piwm_gym.systems import System
@@ -27,11 +27,16 @@ def scene_of(batch: Batch) -> Tensor | None:
     return scene if scene is not None and scene.shape[-1] else None
 
 
+def states_at_rest(system: System, visible: Float[Tensor, "*B C"]) -> Float[Tensor, "*B D"]:
+    """States that look so and do not move."""
+    states = visible.new_zeros(*visible.shape[:-1], len(system.variables))
+    states[..., system.visible] = visible
+    return states
+
+
 def free_frames(system: System, batch: Batch) -> Bool[Tensor, "N T"]:
     """Whether each frame was taken in free motion."""
-    configurations = batch["configurations"]
-    state = configurations.new_zeros(*configurations.shape[:-1], len(system.variables))
-    state[..., system.visible] = configurations
+    state = states_at_rest(system, batch["configurations"])
     scene = scene_of(batch)
     return system.in_free_motion(state, None if scene is None else scene[:, None])
 
@@ -99,4 +104,5 @@ __all__ = [
     "grounded_windows",
     "pieces",
     "scene_of",
+    "states_at_rest",
 ]

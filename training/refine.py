@@ -32,7 +32,8 @@ from training.training_data import TrainingData
 def extended(model: WorldModel, config: TrainConfig) -> WorldModel:
     """A copy of a model with the parts that are to be trained as new ones."""
     old = model.config.autoencoder
-    glimpse = config.autoencoder.glimpse if isinstance(model.autoencoder, Extrinsic) else 0
+    looks = isinstance(model.autoencoder, Extrinsic) and config.refinement.epochs
+    glimpse = config.autoencoder.glimpse if looks else old.glimpse
     direct = config.autoencoder.direct if config.direct.epochs else old.direct
     asset = model.asset if model.system.asset is not None else None
     new = WorldModel(

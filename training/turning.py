@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from piwm_gym.models.vision import to_float, to_uint8
 from piwm_gym.systems import System
-from training.flight import free_frames
+from training.flight import free_frames, states_at_rest
 
 FURTHEST = 2.4
 """Largest attitude of turned frames to both sides, rad; they are uniform within."""
@@ -75,7 +75,7 @@ def turned_frames(
     assert variable is not None
     visible, scene = configurations.tensor_split((len(system.visible),), dim=-1)
     free = free_frames(system, {"configurations": visible, "scene": scene.mean(1)})
-    candidates = (free & system.in_view(_states(system, visible))).flatten().nonzero()[:, 0]
+    candidates = (free & system.in_view(states_at_rest(system, visible))).flatten().nonzero()[:, 0]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(candidates), generator=generator)[:count]
     chosen = candidates[order.to(candidates.device)]
@@ -87,13 +87,6 @@ def turned_frames(
         parts.append(to_uint8(turn(system, to_float(flat[chosen[at]]), shown[at], angles[at])))
     shown[:, variable] = target
     return torch.cat(parts), shown
-
-
-def _states(system: System, visible: Float[Tensor, "N T C"]) -> Float[Tensor, "N T D"]:
-    """States at rest that look so."""
-    states = visible.new_zeros(*visible.shape[:-1], len(system.variables))
-    states[..., system.visible] = visible
-    return states
 
 
 __all__ = ["turn", "turned_frames", "turned_variable"]

@@ -1,9 +1,9 @@
 """A closer look at a body that has been found: the second half of E_p for pictures from the side.
 
 A reading of the whole frame has to learn every place of a small body apart. Seen from where it was
-found, it looks the same everywhere: the tokens around it say how far off the reading is, to a
-tenth of a pixel, after a thirtieth of the training. Mnih et al., "Recurrent models of visual
-attention", 2014, look where they learn to look; here the reading says where.
+found, it looks the same everywhere, and the tokens around it say how far off the reading is.
+Mnih et al., "Recurrent models of visual attention", 2014, look where they learn to look; here the
+reading says where.
 """
 
 import torch

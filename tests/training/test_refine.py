@@ -18,8 +18,8 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(data: Path, folder: Path, variant: str) -> Path:
-    command = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet"]
+def trained(data: Path, folder: Path, variant: str, *settings: str) -> Path:
+    command = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet", *settings]
     assert train([*command, "--data", str(data), "--runs", str(folder), "--out", str(folder)]) == 0
     return folder / f"cartpole-{variant}.safetensors"
 
@@ -59,6 +59,16 @@ def test_no_epochs_leave_the_direct_decoder_as_it_is(data_folder: Path, tmp_path
     assert changed
     assert all(name.startswith("autoencoder.glimpse.") for name in changed)
     assert after.metadata["training"]["direct"] == before.metadata["training"]["direct"]
+
+
+def test_a_closer_look_that_is_not_trained_is_not_added(data_folder: Path, tmp_path: Path) -> None:
+    path = trained(data_folder, tmp_path, "extrinsic-discrete", "--autoencoder.glimpse", "0")
+    out = tmp_path / "refined.safetensors"
+    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", epochs=(0, 3))
+    before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
+    assert after.config.autoencoder.glimpse == 0
+    frames = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
+    torch.testing.assert_close(after.encode_frames(frames), before.encode_frames(frames))
 
 
 def test_data_of_other_seeds_are_refused(

@@ -23,10 +23,10 @@ from rich.console import Console
 import piwm_gym
 from benchmarks.agents import Trained, World, train
 from benchmarks.control import choose_recipe
-from benchmarks.reality import EstimatedStates
 from benchmarks.tables import print_rows, update_csv
 from piwm_gym.checkpoint import CheckpointError
 from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.state_filter import StateFilter
 from piwm_gym.systems import DonkeyCar
 from piwm_gym.world_model import WorldModel
 
@@ -72,13 +72,13 @@ def drive(agent: Any, model: WorldModel | None, laps: float, seed: int, **simula
         ENV_ID, obs_type="state", render_mode="rgb_array", max_episode_steps=-1, **simulator
     )
     try:
-        return _drive(agent, real, None if model is None else EstimatedStates(model), laps, seed)
+        return _drive(agent, real, None if model is None else StateFilter(model), laps, seed)
     finally:
         real.close()
 
 
 def _drive(
-    agent: Any, real: gym.Env, estimator: EstimatedStates | None, laps: float, seed: int
+    agent: Any, real: gym.Env, estimator: StateFilter | None, laps: float, seed: int
 ) -> Drive:
     system = DonkeyCar()
     obs, info = real.reset(seed=seed)
@@ -89,8 +89,12 @@ def _drive(
     done = 0.0
     while done < laps and not terminated and len(speeds) < laps * STEPS_PER_LAP:
         if estimator is not None:
-            led = None if action is None else action[None]
-            state = estimator.update(np.asarray(real.render())[None], led)[0]
+            frames = torch.from_numpy(np.asarray(real.render())[None])
+            state = (
+                estimator.reset(frames)
+                if action is None
+                else estimator.update(frames, torch.from_numpy(action[None]))
+            )[0].cpu()
             errors.append(float(np.hypot(*(state[:2].numpy() - info["state"][:2]))))
             obs = system.observation(state).numpy()
         action, _ = agent.predict(obs, deterministic=True)

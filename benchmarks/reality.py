@@ -12,14 +12,10 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 
 import piwm_gym
 from benchmarks.pixels import FrameStack
-from piwm_gym.models.estimation import shooting
+from piwm_gym.state_filter import StateFilter
 from piwm_gym.systems import FrameSpec, System
 from piwm_gym.world_model import WorldModel
 from training.collectors.cartpole import CartPoleRenderer
-
-WINDOWS = {"cartpole": 20, "lunar_lander": 20, "donkey_car": 10}
-"""Frames from which a state is estimated, once an episode has as many. A lander that stands but is
-read a little too high hops, as far as ten frames can tell."""
 
 Renderer = Callable[[np.ndarray], np.ndarray]
 RENDERERS: dict[str, Callable[[FrameSpec], Renderer]] = {"cartpole": CartPoleRenderer}
@@ -83,45 +79,21 @@ def true_states(episodes: RealEpisodes) -> np.ndarray:
 class EstimatedStates:
     """States of n episodes, estimated from real frames and the actions between them alone.
 
-    Every frame is encoded once. The first frame shows no velocity, so that is taken to be zero.
-    A scene is the mean of what the frames so far show of it.
-
     Args:
         model: Reads the frames and explains their motion.
     """
 
     def __init__(self, model: WorldModel) -> None:
-        self.model = model
-        self.window = WINDOWS[model.system.name]
-        self._configurations: list[torch.Tensor] = []
-        self._scenes: list[torch.Tensor] = []
-        self._actions: list[np.ndarray] = []
+        self._filter = StateFilter(model)
 
     def __call__(self, episodes: RealEpisodes) -> np.ndarray:
         """(n, O) states as agents see them; call once per step."""
-        action = episodes.actions[-1] if episodes.actions else None
-        return self.model.system.observation(self.update(episodes.frames(), action)).numpy()
-
-    @torch.no_grad()
-    def update(self, frames: np.ndarray, action: np.ndarray | None) -> torch.Tensor:
-        """(n, D) states at the next frames.
-
-        Args:
-            frames: uint8 (n, H, W, 3).
-            action: (n, *A) what led to them; None for the first frames.
-        """
-        model, system = self.model, self.model.system
-        read = model.encode_frames(torch.from_numpy(frames))
-        newest, scene = read.tensor_split((len(system.visible),), dim=-1)
-        self._configurations = [*self._configurations, newest][-self.window :]
-        self._scenes.append(scene)
-        if action is None:
-            return system.from_configurations(newest, newest, system.dt)
-        self._actions = [*self._actions, action][1 - self.window :]
-        window = torch.stack(self._configurations, dim=1)
-        actions = torch.from_numpy(np.stack(self._actions, axis=1))
-        known = torch.stack(self._scenes).mean(0) if system.scene_variables else None
-        return shooting(system, window, actions, model.params, known)
+        frames = torch.from_numpy(episodes.frames())
+        if episodes.actions:
+            state = self._filter.update(frames, torch.from_numpy(episodes.actions[-1]))
+        else:
+            state = self._filter.reset(frames)
+        return self._filter.model.system.observation(state).cpu().numpy()
 
 
 class StackedFrames:
@@ -148,7 +120,6 @@ def real_returns(
 
 
 __all__ = [
-    "WINDOWS",
     "EstimatedStates",
     "Observer",
     "RealEpisodes",

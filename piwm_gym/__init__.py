@@ -14,11 +14,13 @@ from piwm_gym.registration import register_environments
 if TYPE_CHECKING:
     from piwm_gym.checkpoint import load
     from piwm_gym.real import make_real
+    from piwm_gym.state_filter import StateFilter
     from piwm_gym.world_model import WorldModel
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "StateFilter": "piwm_gym.state_filter",
     "WorldModel": "piwm_gym.world_model",
     "load": "piwm_gym.checkpoint",
     "make_real": "piwm_gym.real",
@@ -38,4 +40,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["WorldModel", "load", "make_real"]
+__all__ = ["StateFilter", "WorldModel", "load", "make_real"]

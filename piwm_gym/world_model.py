@@ -14,9 +14,13 @@ from piwm_gym.compiler import available
 from piwm_gym.fused_rollout import FusedRollout
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
+from piwm_gym.models.recognition import recognized
 from piwm_gym.models.vision import to_float
 from piwm_gym.surroundings import check_noise, spread_scene
 from piwm_gym.systems import Params, System, get_system, unknown
+
+UNTRAINED_STD = 0.01
+"""How far readings scatter, as a share of the range, before training has told."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class WorldModel(nn.Module):
         state_low: (D,) lowest state labels seen in training, SI units; not used for derived
             dimensions, which have no labels.
         state_high: (D,) highest ones.
+        reading_std: (V,) how far readings of the visible dimensions scatter about the smoothed
+            motion of the validation trajectories, SI units.
         asset: What the system's equations need of the place that the training data come from,
             such as a track's path; only for systems that have such a thing.
         metadata: Provenance, filled when loaded from a checkpoint.
@@ -79,6 +85,7 @@ class WorldModel(nn.Module):
 
     state_low: Tensor
     state_high: Tensor
+    reading_std: Tensor
     derived: Tensor
     asset: Tensor
 
@@ -97,6 +104,8 @@ class WorldModel(nn.Module):
         dimensions = len(self.system.variables)
         self.register_buffer("state_low", torch.full((dimensions,), -torch.inf))
         self.register_buffer("state_high", torch.full((dimensions,), torch.inf))
+        visible = self.system.ranges[self.system.visible]
+        self.register_buffer("reading_std", UNTRAINED_STD * visible)
         derived = torch.tensor([v.derived for v in self.system.variables])
         self.register_buffer("derived", derived, persistent=False)
         self.metadata: dict[str, Any] = {}
@@ -156,6 +165,23 @@ class WorldModel(nn.Module):
         frames = self._float_frames(frames)
         flat = self.autoencoder.encode(frames.flatten(0, -4))
         return flat.unflatten(0, frames.shape[:-3])
+
+    def recognize(
+        self, frames: Tensor, configurations: Float[Tensor, "*B P"]
+    ) -> Bool[Tensor, "*B"]:
+        """Whether what was read of frames is there to be seen.
+
+        An encoder reads something of every frame, also where the system has left the picture.
+
+        Args:
+            frames: As in :meth:`encode_frames`.
+            configurations: What it returned.
+        """
+        frames = self._float_frames(frames)
+        lead = frames.shape[:-3]
+        flat = configurations.reshape(-1, configurations.shape[-1])
+        seen = recognized(self.autoencoder, self.system, frames.flatten(0, -4), flat)
+        return seen.unflatten(0, lead)
 
     def encode_scene(self, frames: Tensor) -> Float[Tensor, "B S"]:
         """Scene of a window: what the frames show of it, averaged, as it never changes.

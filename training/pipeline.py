@@ -20,7 +20,7 @@ from training.config import TrainConfig
 from training.dynamics import train_dynamics
 from training.fit import Batch, FitConfig
 from training.foreground import foreground_of
-from training.reading import encode_all, refine_reading, train_reading
+from training.reading import encode_all, refine_reading, scatter, train_reading
 from training.run import Run
 from training.stages import (
     DirectStage,
@@ -57,10 +57,12 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         assert latents is not None
         if config.refinement.epochs:
             results["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
-            guess = data.guess(encode_all(autoencoder, data.frames), model.params)
+            readings = encode_all(autoencoder, data.frames)
+            guess = data.guess(readings, model.params)
         results["decoder"] = train_drawing(autoencoder, config, data, run, latents, guess)
     if autoencoder.direct is not None:
         results["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
+    model.reading_std.copy_(scatter(data, readings, guess))
     estimated = data.system.estimated
     low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
     model.state_low[estimated] = low[estimated]

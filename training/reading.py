@@ -28,6 +28,9 @@ from training.turning import turned_frames, turned_variable
 TURNED = 30_000
 """Turned frames beside those of the data, where there are any."""
 
+MEDIAN_TO_STD = 1.4826
+"""Standard deviation of normal numbers over the median of their absolute values."""
+
 
 def train_reading(
     autoencoder: Extrinsic, config: TrainConfig, data: TrainingData, run: Run
@@ -163,4 +166,30 @@ def encode_all(autoencoder: Autoencoder, frames: Tensor) -> Tensor:
     return torch.cat(parts).unflatten(0, frames.shape[:2])
 
 
-__all__ = ["cache_latents", "encode_all", "refine_reading", "train_glimpse", "train_reading"]
+def scatter(data: TrainingData, readings: Tensor, guess: Tensor) -> Tensor:
+    """(V,) standard deviations of readings about the best guess, visible dimensions, SI units.
+
+    Of validation trajectories, from the median of the differences: misread frames, which users of
+    readings have to expect anyway, would outweigh the others.
+
+    Args:
+        data: Says which trajectories are for validation.
+        readings: (N, T+1, P) of all frames.
+        guess: (N, T+1, P) of the same.
+    """
+    system = data.system
+    read, best = (
+        tensor[data.validation][..., : len(system.visible)] for tensor in (readings, guess)
+    )
+    apart = system.difference(read, best, system.visible_variables).abs()
+    return MEDIAN_TO_STD * apart.flatten(0, -2).median(0).values
+
+
+__all__ = [
+    "cache_latents",
+    "encode_all",
+    "refine_reading",
+    "scatter",
+    "train_glimpse",
+    "train_reading",
+]

@@ -22,7 +22,7 @@ from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
 from training.pipeline import round_weights, train_direct
-from training.reading import cache_latents, encode_all, refine_reading, train_glimpse
+from training.reading import cache_latents, encode_all, refine_reading, scatter, train_glimpse
 from training.run import Run, key
 from training.stages import LatentSource
 from training.supervision import Supervision
@@ -58,7 +58,8 @@ def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run)
     training = dict(model.metadata["training"])
     new = extended(model, config)
     autoencoder = new.autoencoder
-    guess = data.guess(encode_all(model.autoencoder, data.frames), new.params)
+    readings = encode_all(model.autoencoder, data.frames)
+    guess = data.guess(readings, new.params)
     if isinstance(autoencoder, Extrinsic) and config.refinement.epochs:
         source = LatentSource(autoencoder.bottleneck)
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -71,10 +72,12 @@ def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run)
             guess = data.guess(encode_all(autoencoder, data.frames), new.params)
         stages["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
         training["refinement"] = asdict(config.refinement)
-        guess = data.guess(encode_all(autoencoder, data.frames), new.params)
+        readings = encode_all(autoencoder, data.frames)
+        guess = data.guess(readings, new.params)
     if config.direct.epochs:
         stages["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
         training["direct"] = asdict(config.direct)
+    new.reading_std.copy_(scatter(data, readings, guess))
     training["autoencoder"] = asdict(new.config.autoencoder)
     round_weights(new)
     stages["refined_on"] = data.description

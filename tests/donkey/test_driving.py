@@ -9,8 +9,8 @@ import torch
 from benchmarks import driving
 from benchmarks.agents import Trained, World
 from benchmarks.driving import drive, rows
-from benchmarks.reality import EstimatedStates
 from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.state_filter import StateFilter
 from piwm_gym.systems import DonkeyCar
 
 
@@ -45,13 +45,15 @@ def test_states_from_exact_readings_are_the_states(
     states = system.initial(torch.rand(1, 3))
     readings: list[torch.Tensor] = []
     monkeypatch.setattr(model, "encode_frames", lambda frames: readings[-1])
-    estimator, action = EstimatedStates(model), None
+    model.reading_std.fill_(1e-3)
+    estimator, action = StateFilter(model), None
+    frame = torch.zeros(1, 48, 80, 3, dtype=torch.uint8)
     for _ in range(15):
         readings.append(states[:, system.visible])
-        found = estimator.update(np.zeros((1, 48, 80, 3), dtype=np.uint8), action)[0]
+        found = (estimator.reset(frame) if action is None else estimator.update(frame, action))[0]
         assert torch.allclose(found[:3], states[0, :3], atol=2e-2)
-        action = np.array([[0.5, 0.6]], dtype=np.float32)
-        states = system.transition(states, torch.from_numpy(action), model.params)
+        action = torch.tensor([[0.5, 0.6]])
+        states = system.transition(states, action, model.params)
     assert torch.allclose(found[3], states[0, 3], atol=0.1)
 
 

@@ -43,7 +43,7 @@ def test_only_what_is_refined_changes(
     assert found.keys() == before.state_dict().keys()
     changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
     assert changed
-    assert all(name.startswith(refined) for name in changed)
+    assert all(name.startswith((*refined, "reading_std")) for name in changed)
     assert {p for p in refined for name in changed if name.startswith(p)} == set(refined)
     assert after.metadata["stages"]["direct"]["epochs"] >= 1
     assert after.metadata["measured"].keys() == before.metadata["measured"].keys()
@@ -57,7 +57,7 @@ def test_no_epochs_leave_the_direct_decoder_as_it_is(data_folder: Path, tmp_path
     found = after.state_dict()
     changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
     assert changed
-    assert all(name.startswith("autoencoder.glimpse.") for name in changed)
+    assert all(name.startswith(("autoencoder.glimpse.", "reading_std")) for name in changed)
     assert after.metadata["training"]["direct"] == before.metadata["training"]["direct"]
 
 

@@ -165,7 +165,7 @@ class PhysicalEncoderStage(Stage):
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
         """L_interp of a batch of cached latents."""
         autoencoder, latents = self._frozen
-        predicted = autoencoder.read(latents(batch["latent"]))
+        predicted = autoencoder.first_reading(latents(batch["latent"]))
         loss = self.interpretability(predicted, batch)
         return loss, {"interpretability": loss}
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from piwm_gym.checkpoint import load_checkpoint
-from piwm_gym.models import VARIANTS, Dynamics, build_autoencoder
+from piwm_gym.models import VARIANTS, Dynamics, Extrinsic, build_autoencoder
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import CartPole, LunarLander
@@ -22,10 +22,11 @@ from training.collect import collect, preset_settings
 from training.config import LossWeights, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
-from training.fit import FitConfig
+from training.fit import FitConfig, Stage
 from training.foreground import foreground_of
 from training.run import Run
 from training.stages import (
+    GlimpseStage,
     Interpretability,
     IntrinsicStage,
     LatentSource,
@@ -130,6 +131,51 @@ def test_one_step_of_every_stage_reaches_what_it_trains_and_nothing_else(
         assert trained == {n for n, _ in autoencoder.named_parameters() if n.startswith(prefix)}
         autoencoder.zero_grad()
         stage.requires_grad_(False)
+
+
+STAGES = {
+    "vision": ("vision_encoder", "bottleneck", "expand", "vision_decoder"),
+    "encoder": ("physical_encoder",),
+    "glimpse": ("glimpse",),
+    "decoder": ("physical_decoder",),
+}
+"""Parts of extrinsic autoencoders that the stages train, one after the other."""
+
+
+@pytest.mark.parametrize("variant", ["extrinsic-discrete", "extrinsic-continuous"])
+def test_no_stage_looks_through_what_is_trained_after_it(
+    variant: str, dataset: TrajectoryDataset
+) -> None:
+    """Else it would learn to make up for untrained networks."""
+    data = prepare(dataset)
+    torch.manual_seed(0)
+    autoencoder = build_autoencoder(preset("debug", variant).autoencoder, SYSTEM).eval()
+    assert isinstance(autoencoder, Extrinsic)
+    assert autoencoder.glimpse is not None
+    autoencoder.requires_grad_(False)
+    frames = data.frames[:2].flatten(0, 1)
+    labels = {k: v[:2].flatten(0, 1) for k, v in data.configuration_labels(autoencoder).items()}
+    foreground = foreground_of(SYSTEM, to_float(data.sample()))
+    source = LatentSource(autoencoder.bottleneck)
+    latent = source.cache(autoencoder.latent(to_float(frames)))
+    batch = {"frames": frames, "latent": latent, "configuration": labels["proxy_mean"], **labels}
+    stages: dict[str, Stage] = {
+        "vision": VisionStage(autoencoder, data.sample(), foreground),
+        "encoder": PhysicalEncoderStage(
+            autoencoder, source, Interpretability(LossWeights(), SYSTEM)
+        ),
+        "glimpse": GlimpseStage(autoencoder, source, SYSTEM),
+        "decoder": PhysicalDecoderStage(autoencoder, source, foreground, LossWeights()),
+    }
+    before = {name: stage.eval()(batch)[0].item() for name, stage in stages.items()}
+    for name in reversed(stages):
+        for part in STAGES[name]:
+            for parameter in getattr(autoencoder, part).parameters():
+                parameter.add_(torch.randn_like(parameter))
+        after = {earlier: stage(batch)[0].item() for earlier, stage in stages.items()}
+        assert after[name] != before[name]
+        for earlier in list(stages)[: list(stages).index(name)]:
+            assert after[earlier] == before[earlier], (earlier, name)
 
 
 def test_training_data_hold_no_true_state(dataset: TrajectoryDataset) -> None:
@@ -295,7 +341,7 @@ from pathlib import Path
 sys.path.insert(0, "tests/training")
 from test_fit import Line, line_data
 from training import distributed
-from training.fit import FitConfig, fit
+from training.fit import FitConfig, Stage, fit
 
 torch.set_num_threads(1)
 distributed.initialize()

@@ -21,6 +21,7 @@ EXAMPLES = {
         ["--steps", "256", "--episodes", "1", "--num-envs", "2"],
         "real return",
     ),
+    "follow_by_camera.py": (["--steps", "11"], "(truth)"),
     "drive_in_the_model.py": (
         ["--steps", "256", "--num-envs", "2", "--max-steps", "20"],
         "m from the path",
@@ -41,6 +42,7 @@ def test_example(
 ) -> None:
     arguments, expected = EXAMPLES[name]
     others = {"land_in_the_model.py": lander_checkpoint, "drive_in_the_model.py": car_checkpoint}
+    others["follow_by_camera.py"] = lander_checkpoint
     weights = others.get(name, checkpoint)
     command = [sys.executable, str(ROOT / "examples" / name), "--checkpoint", weights]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

@@ -126,7 +126,7 @@ def correct(
     system: System,
     belief: Belief,
     configurations: Float[Tensor, "B V"],
-    std: Float[Tensor, "V"] | Float[Tensor, "B V"],  # noqa: F821
+    std: Float[Tensor, "*B V"],
     seen: Bool[Tensor, " B"] | None = None,
 ) -> Belief:
     """The belief after a frame has been read.

@@ -20,6 +20,7 @@ from benchmarks.endings import ENDINGS, confusion, imagined_endings, real_ending
 from benchmarks.pixels import BAND, STACK, bands
 from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
 from benchmarks.recipes import RECIPES
+from benchmarks.soak import main as soak_all
 from benchmarks.soak import soak
 from benchmarks.tables import update_csv
 from piwm_gym.world_model import WorldModel
@@ -81,10 +82,20 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
-def test_soaking_in_miniature(checkpoint: str, mode: AutoresetMode) -> None:
-    row = soak(ENV_ID, mode, 4000, 16, 0, checkpoint=checkpoint, max_episode_steps=40)
-    assert (row["steps"], row["not_finite"], row["out_of_step"]) == (4000, 0, 0)
+@pytest.mark.parametrize(("obs_type", "steps"), [("state", 4000), ("pixels", 800)])
+def test_soaking_in_miniature(
+    checkpoint: str, mode: AutoresetMode, obs_type: str, steps: int
+) -> None:
+    arguments = {"checkpoint": checkpoint, "max_episode_steps": 40, "obs_type": obs_type}
+    row = soak(ENV_ID, mode, steps, 16, 0, **arguments)
+    assert (row["steps"], row["not_finite"], row["out_of_step"]) == (steps, 0, 0)
     assert row["growth_mib"] < 20
+
+
+def test_soaking_takes_actions_of_any_kind(car_checkpoint: str, tmp_path: Path) -> None:
+    out = tmp_path / "soak.csv"
+    soak_all("PIWM-DonkeyCar-v0", steps=400, num_envs=8, checkpoint=car_checkpoint, out=out)
+    assert len(out.read_text().splitlines()) == 1 + len(AutoresetMode)
 
 
 def test_multiply_adds_are_counted(checkpoint: str) -> None:

@@ -134,7 +134,6 @@ def train_drawing(
     foreground = foreground_of(data.system, to_float(data.sample()))
     source = LatentSource(autoencoder.bottleneck)
     decoder = PhysicalDecoderStage(autoencoder, source, foreground, config.weights)
-    decoder.requires_grad_(True).train()
     batches = data.split(latent=latents, frames=data.frames, configuration=normalized)
     return run.fit(decoder, batches, config.decoder, "physical-decoder")
 
@@ -150,11 +149,9 @@ def train_direct(
     assert autoencoder.direct is not None
     normalized = autoencoder.normalize(steady(configurations, data.system))
     foreground = foreground_of(data.system, to_float(data.sample()))
-    stage = DirectStage(autoencoder.direct, foreground).requires_grad_(True).train()
+    stage = DirectStage(autoencoder.direct, foreground)
     batches = data.split(frames=data.frames, configuration=normalized)
-    results = run.fit(stage, batches, config, "direct")
-    autoencoder.direct.requires_grad_(False).eval()
-    return results
+    return run.fit(stage, batches, config, "direct")
 
 
 def train_intrinsic(

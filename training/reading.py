@@ -50,8 +50,6 @@ def train_reading(
             stage, data.split(frames=data.frames), config.vision, "vision"
         )
     }
-    autoencoder.requires_grad_(False).eval()
-
     source = LatentSource(autoencoder.bottleneck)
     cached = cache_latents(autoencoder, source, data.frames, shared / "latents.npy")
     results["vision"]["codes_used"] = (
@@ -82,10 +80,7 @@ def train_encoder(
     source = LatentSource(autoencoder.bottleneck)
     interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
     stage = PhysicalEncoderStage(autoencoder, source, interpretability)
-    stage.requires_grad_(True).train()
-    results = run.fit(stage, data.split(latent=latents, **labels), settings, name)
-    stage.requires_grad_(False).eval()
-    return results
+    return run.fit(stage, data.split(latent=latents, **labels), settings, name)
 
 
 def train_glimpse(
@@ -110,10 +105,7 @@ def train_glimpse(
         turned["configuration"] = autoencoder.normalize(shown)
         train = {key: torch.cat((tensor, turned[key])) for key, tensor in train.items()}
     stage = GlimpseStage(autoencoder, source, data.system).to(latents.device)
-    stage.requires_grad_(True).train()
-    results = run.fit(stage, (train, validation), settings, name)
-    stage.requires_grad_(False).eval()
-    return results
+    return run.fit(stage, (train, validation), settings, name)
 
 
 def refine_reading(

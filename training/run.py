@@ -28,8 +28,11 @@ class Run:
     def fit(
         self, stage: Stage, batches: tuple[Batch, Batch], config: FitConfig, name: str
     ) -> dict[str, float]:
-        """Fit a stage on (training, validation) data."""
-        return fit(stage, *batches, config, self.folder, name, self.log, self.quiet)
+        """Fit a stage on (training, validation) data; it is frozen afterwards."""
+        stage.requires_grad_(True).train()
+        results = fit(stage, *batches, config, self.folder, name, self.log, self.quiet)
+        stage.requires_grad_(False).eval()
+        return results
 
 
 def key(*parts: object) -> str:

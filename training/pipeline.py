@@ -20,7 +20,13 @@ from training.config import TrainConfig
 from training.dynamics import train_dynamics
 from training.fit import Batch, FitConfig
 from training.foreground import foreground_of
-from training.reading import encode_all, refine_reading, scatter, train_reading
+from training.reading import (
+    encode_all,
+    refine_reading,
+    scatter,
+    train_reading,
+    train_views,
+)
 from training.run import Run
 from training.stages import (
     DirectStage,
@@ -52,23 +58,52 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
     else:
         results = train_intrinsic(autoencoder, config, data, run)
     readings, results["dynamics"] = learn_dynamics(model, config, data, run)
-    guess = data.guess(readings, model.params)
-    if isinstance(autoencoder, Extrinsic):
-        assert latents is not None
-        if config.refinement.epochs:
-            results["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
-            readings = encode_all(autoencoder, data.frames)
-            guess = data.guess(readings, model.params)
-        results["decoder"] = train_drawing(autoencoder, config, data, run, latents, guess)
-    if autoencoder.direct is not None:
-        results["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
-    model.reading_std.copy_(scatter(data, readings, guess))
+    results |= polish(model, config, data, run, latents, readings)
     estimated = data.system.estimated
     low, high = label_range(data.system, data.state_labels[data.train].flatten(0, 1))
     model.state_low[estimated] = low[estimated]
     model.state_high[estimated] = high[estimated]
     round_weights(model)
     return model.eval(), results
+
+
+def polish(
+    model: WorldModel,
+    config: TrainConfig,
+    data: TrainingData,
+    run: Run,
+    latents: Tensor | None,
+    readings: Tensor,
+) -> dict[str, Any]:
+    """The stages after the dynamics, which tell a best guess of every frame; some have no epochs.
+
+    Args:
+        model: With learned dynamics.
+        config: Its settings.
+        data: What to train on.
+        run: Where.
+        latents: Of all frames, for extrinsic variants.
+        readings: (N, T+1, P) of all frames, SI units.
+    """
+    autoencoder, results = model.autoencoder, dict[str, Any]()
+    guess = data.guess(readings, model.params)
+    if isinstance(autoencoder, Extrinsic) and config.refinement.epochs:
+        assert latents is not None
+        results["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
+        readings = encode_all(autoencoder, data.frames)
+        guess = data.guess(readings, model.params)
+    if isinstance(autoencoder, Extrinsic) and config.decoder.epochs:
+        assert latents is not None
+        results["decoder"] = train_drawing(autoencoder, config, data, run, latents, guess)
+    if autoencoder.direct is not None and config.direct.epochs:
+        results["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
+    if isinstance(autoencoder, Extrinsic) and config.views.epochs:
+        assert latents is not None
+        results["views"] = train_views(autoencoder, config, data, run, latents, guess)
+        readings = encode_all(autoencoder, data.frames)
+        guess = data.guess(readings, model.params)
+    model.reading_std.copy_(scatter(data, readings, guess))
+    return results
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from training.stages import (
 )
 from training.training_data import TrainingData
 from training.turning import turned_frames, turned_variable
+from training.views import drawn_views
 
 TURNED = 30_000
 """Turned frames beside those of the data, where there are any."""
@@ -77,9 +78,7 @@ def train_encoder(
     name: str,
 ) -> dict[str, float]:
     """E_p but for its closer look, from latents to labels of the configuration."""
-    source = LatentSource(autoencoder.bottleneck)
-    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
-    stage = PhysicalEncoderStage(autoencoder, source, interpretability)
+    stage = _encoder_stage(autoencoder, config, data)
     return run.fit(stage, data.split(latent=latents, **labels), settings, name)
 
 
@@ -126,6 +125,34 @@ def refine_reading(
     labels = data.configuration_labels(autoencoder)
     labels["proxy_mean"] = autoencoder.normalize(guess)
     return train_encoder(autoencoder, config, data, run, latents, labels, config.refinement, name)
+
+
+def train_views(
+    autoencoder: Extrinsic,
+    config: TrainConfig,
+    data: TrainingData,
+    run: Run,
+    latents: Tensor,
+    guess: Tensor,
+) -> dict[str, float]:
+    """E_p once more, on drawn views beside the frames and the best guess (N, T+1, P) of these."""
+    source = LatentSource(autoencoder.bottleneck)
+    train, validation = data.split(latent=latents, proxy_mean=autoencoder.normalize(guess))
+    frames, places = drawn_views(
+        autoencoder, data.system, guess[data.train].flatten(0, 1), config.views.seed
+    )
+    drawn = {"latent": latents_of(autoencoder, source, frames).to(latents)}
+    drawn["proxy_mean"] = autoencoder.normalize(places)
+    train = {name: torch.cat((tensor, drawn[name])) for name, tensor in train.items()}
+    stage = _encoder_stage(autoencoder, config, data)
+    return run.fit(stage, (train, validation), config.views, "views")
+
+
+def _encoder_stage(
+    autoencoder: Extrinsic, config: TrainConfig, data: TrainingData
+) -> PhysicalEncoderStage:
+    interpretability = Interpretability(config.weights, data.system).to(data.frames.device)
+    return PhysicalEncoderStage(autoencoder, LatentSource(autoencoder.bottleneck), interpretability)
 
 
 @torch.no_grad()
@@ -184,4 +211,5 @@ __all__ = [
     "scatter",
     "train_glimpse",
     "train_reading",
+    "train_views",
 ]

@@ -1,4 +1,4 @@
-"""Train a finished checkpoint further: E_p on smoother labels, and the direct decoder anew.
+"""Train a finished checkpoint further: E_p on smoother labels, the direct decoder, drawn views.
 
     python -m training.refine cartpole-extrinsic-discrete.safetensors
 
@@ -21,8 +21,8 @@ from piwm_gym.world_model import WorldModel
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
-from training.pipeline import round_weights, train_direct
-from training.reading import cache_latents, encode_all, refine_reading, scatter, train_glimpse
+from training.pipeline import polish, round_weights
+from training.reading import cache_latents, encode_all, train_glimpse
 from training.run import Run, key
 from training.stages import LatentSource
 from training.supervision import Supervision
@@ -48,36 +48,36 @@ def extended(model: WorldModel, config: TrainConfig) -> WorldModel:
 
 
 def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run) -> WorldModel:
-    """The model after the refinement of its encoder, where there is one, and a direct decoder.
+    """The model after those of its last stages that have epochs.
 
-    A stage without epochs is left out. Its metadata say so; what they claim of the model is not
-    measured anew here.
+    What its metadata claim of it is not measured anew here.
     """
     torch.manual_seed(config.direct.seed)
     stages = dict(model.metadata["stages"])
     training = dict(model.metadata["training"])
     new = extended(model, config)
-    autoencoder = new.autoencoder
+    autoencoder, latents = new.autoencoder, None
     readings = encode_all(model.autoencoder, data.frames)
-    guess = data.guess(readings, new.params)
-    if isinstance(autoencoder, Extrinsic) and config.refinement.epochs:
+    if isinstance(autoencoder, Extrinsic) and (config.refinement.epochs or config.views.epochs):
         source = LatentSource(autoencoder.bottleneck)
         run.folder.mkdir(parents=True, exist_ok=True)
         latents = cache_latents(autoencoder, source, data.frames, run.folder / "latents.npy")
-        if autoencoder.glimpse is not None:
+        if autoencoder.glimpse is not None and config.refinement.epochs:
             stages["glimpse"] = train_glimpse(
-                autoencoder, data, run, latents, guess, config.glimpse, "glimpse"
+                autoencoder,
+                data,
+                run,
+                latents,
+                data.guess(readings, new.params),
+                config.glimpse,
+                "glimpse",
             )
             training["glimpse"] = asdict(config.glimpse)
-            guess = data.guess(encode_all(autoencoder, data.frames), new.params)
-        stages["refinement"] = refine_reading(autoencoder, config, data, run, latents, guess)
-        training["refinement"] = asdict(config.refinement)
-        readings = encode_all(autoencoder, data.frames)
-        guess = data.guess(readings, new.params)
-    if config.direct.epochs:
-        stages["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
-        training["direct"] = asdict(config.direct)
-    new.reading_std.copy_(scatter(data, readings, guess))
+            readings = encode_all(autoencoder, data.frames)
+    kept = replace(config, decoder=replace(config.decoder, epochs=0))
+    polished = polish(new, kept, data, run, latents, readings)
+    stages |= polished
+    training |= {name: asdict(getattr(config, name)) for name in polished}
     training["autoencoder"] = asdict(new.config.autoencoder)
     round_weights(new)
     stages["refined_on"] = data.description
@@ -91,7 +91,9 @@ def main(
     runs: Path = Path("runs"),
     out: Path | None = None,
     preset_name: str = "laptop",
-    epochs: tuple[int, int] | None = None,
+    refinement: int | None = None,
+    direct: int | None = None,
+    views: int | None = None,
 ) -> None:
     """Refine a checkpoint.
 
@@ -100,8 +102,10 @@ def main(
         data: Folder of data from the same seed; data/SYSTEM-laptop if not given.
         runs: Folder for the resumable state.
         out: File to write; the checkpoint itself if not given.
-        preset_name: Preset whose settings of refinement and direct decoder to use.
-        epochs: Of refinement and direct decoder, other than the preset's; 0 keeps what is there.
+        preset_name: Preset whose settings of the stages to use.
+        refinement: Epochs of E_p, other than the preset's; 0 keeps what is there.
+        direct: Epochs of the direct decoder, likewise.
+        views: Epochs of E_p on drawn views, likewise.
     """
     try:
         model = load_checkpoint(checkpoint, "cpu")
@@ -112,12 +116,10 @@ def main(
     except (ValueError, FileNotFoundError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False)
         sys.exit(2)
-    if epochs is not None:
-        config = replace(
-            config,
-            refinement=replace(config.refinement, epochs=epochs[0]),
-            direct=replace(config.direct, epochs=epochs[1]),
-        )
+    given = {"refinement": refinement, "direct": direct, "views": views}
+    for stage, epochs in given.items():
+        if epochs is not None:
+            config = replace(config, **{stage: replace(getattr(config, stage), epochs=epochs)})
     settled = key(asdict(config), prepared.description, model.metadata["training"])
     run = Run(runs / name / f"refined-{variant}-{settled}")
     model = refine(model, config, prepared, run)

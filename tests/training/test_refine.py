@@ -37,7 +37,7 @@ def test_only_what_is_refined_changes(
     path = trained(data_folder, tmp_path, variant)
     out = tmp_path / "refined.safetensors"
     folder = tmp_path / "runs"
-    main(path, data=data_folder, runs=folder, out=out, preset_name="debug", epochs=(3, 3))
+    main(path, data=data_folder, runs=folder, out=out, preset_name="debug", refinement=3, direct=3)
     before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
     found = after.state_dict()
     assert found.keys() == before.state_dict().keys()
@@ -52,7 +52,7 @@ def test_only_what_is_refined_changes(
 def test_no_epochs_leave_the_direct_decoder_as_it_is(data_folder: Path, tmp_path: Path) -> None:
     path = trained(data_folder, tmp_path, "extrinsic-discrete")
     out = tmp_path / "refined.safetensors"
-    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", epochs=(3, 0))
+    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", refinement=3, direct=0)
     before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
     found = after.state_dict()
     changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
@@ -64,7 +64,7 @@ def test_no_epochs_leave_the_direct_decoder_as_it_is(data_folder: Path, tmp_path
 def test_a_closer_look_that_is_not_trained_is_not_added(data_folder: Path, tmp_path: Path) -> None:
     path = trained(data_folder, tmp_path, "extrinsic-discrete", "--autoencoder.glimpse", "0")
     out = tmp_path / "refined.safetensors"
-    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", epochs=(0, 3))
+    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", refinement=0, direct=3)
     before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
     assert after.config.autoencoder.glimpse == 0
     frames = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)

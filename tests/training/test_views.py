@@ -1,0 +1,71 @@
+"""Drawn views for an encoder that a camera feeds which drives along."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from piwm_gym.world_model import WorldModel
+from training.collect import Settings, collect
+from training.config import effective, preset
+from training.dataset import load_dataset
+from training.pipeline import polish
+from training.reading import latents_of
+from training.run import Run
+from training.stages import LatentSource
+from training.supervision import Supervision
+from training.training_data import TrainingData
+from training.views import ASIDE, TURNED, drawn_views
+
+
+def test_views_show_places_near_those_of_the_data(make_tiny: Callable[..., WorldModel]) -> None:
+    model = make_tiny(system="donkey_car")
+    generator = torch.Generator().manual_seed(1)
+    driven = torch.rand(1, 3, generator=generator).expand(40, 3) * torch.tensor([1.0, 1.0, 3.0])
+    frames, places = drawn_views(model.autoencoder, model.system, driven, seed=0)
+    assert frames.shape == (40, 48, 80, 3)
+    away = model.system.difference(places, driven, model.system.visible_variables).abs()
+    furthest = torch.tensor([ASIDE, ASIDE, TURNED])
+    assert (away <= furthest + 1e-5).all()
+    assert (away.amax(0) > 0.7 * furthest).all()
+    assert torch.equal(frames, model.autoencoder.draw_frames(places))
+    again = drawn_views(model.autoencoder, model.system, driven, seed=0)
+    assert torch.equal(again[1], places)
+    assert not torch.equal(drawn_views(model.autoencoder, model.system, driven, 1)[1], places)
+
+
+@pytest.mark.parametrize(
+    ("system", "variant", "wanted"),
+    [
+        ("donkey_car", "extrinsic-discrete", True),
+        ("donkey_car", "intrinsic-continuous", False),
+        ("lunar_lander", "extrinsic-discrete", False),
+    ],
+)
+def test_only_cameras_that_drive_along_have_views(system: str, variant: str, wanted: bool) -> None:
+    for name in ("laptop", "gpu", "debug"):
+        assert ("views" in effective(preset(name, variant, system))) == wanted
+    assert "views" not in effective(preset("paper", variant, system))
+
+
+def test_views_train_the_physical_encoder_alone(
+    make_tiny: Callable[..., WorldModel], tmp_path: Path
+) -> None:
+    collect(Settings("donkey_car", 10, shard_size=10, seed=5), tmp_path / "data")
+    dataset = load_dataset(tmp_path / "data")
+    data = TrainingData.prepare(dataset, Supervision(0.05), torch.device("cpu"))
+    model = make_tiny(system="donkey_car")
+    autoencoder = model.autoencoder
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    config = preset("debug", "extrinsic-discrete", "donkey_car")
+    none = replace(config.views, epochs=0)
+    config = replace(config, refinement=none, decoder=none, direct=none)
+    latents = latents_of(autoencoder, LatentSource(autoencoder.bottleneck), data.frames[0])
+    latents = latents.expand(len(data.frames), *latents.shape)
+    run = Run(tmp_path / "run")
+    assert list(polish(model, config, data, run, latents, data.configurations)) == ["views"]
+    changed = {n for n, t in model.state_dict().items() if not torch.equal(t, before[n])}
+    parts = {name.removeprefix("autoencoder.").split(".")[0] for name in changed}
+    assert parts == {"physical_encoder", "reading_std"}

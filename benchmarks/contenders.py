@@ -1,5 +1,6 @@
 """What the throughput benchmark compares: this package's environments, and Gymnasium's."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -28,15 +29,20 @@ LOOP_LIMIT = 64
 
 
 def _drawn(space: gym.Space, shape: int | tuple[int, ...]) -> np.ndarray:
-    """Random actions."""
-    assert isinstance(space, gym.spaces.Discrete)
-    return np.random.default_rng(0).integers(0, space.n, shape)
+    """Random actions: integers, or (*shape, *A) of a box."""
+    rng = np.random.default_rng(0)
+    if isinstance(space, gym.spaces.Discrete):
+        return rng.integers(0, space.n, shape)
+    assert isinstance(space, gym.spaces.Box)
+    lead = (shape,) if isinstance(shape, int) else shape
+    return rng.uniform(space.low, space.high, (*lead, *space.shape)).astype(space.dtype)
 
 
 def scalar_call(env: gym.Env) -> Call:
     """Step a single environment."""
     env.reset(seed=0)
-    actions = itertools.cycle(_drawn(env.action_space, 1024).tolist())
+    drawn = _drawn(env.action_space, 1024)
+    actions = itertools.cycle(list(drawn) if drawn.ndim > 1 else drawn.tolist())
 
     def call() -> None:
         _, _, terminated, truncated, _ = env.step(next(actions))
@@ -134,10 +140,6 @@ def gymnasiums(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     native = gym.make(name, render_mode="rgb_array")
     height, width = system.frame.native
     yield Subject(FRAMES, f"{name}, render() at {width}x{height}", render_call(native), 1)
-    height, width = system.frame.size
-    real = piwm_gym.make_real(env_id)
-    what = f"{name}, render() and resize to {width}x{height}"
-    yield Subject(FRAMES, what, scalar_call(real), 1)
 
 
 def encoding(model: WorldModel, batches: tuple[int, ...], device: str) -> Iterator[Subject]:
@@ -185,13 +187,17 @@ def rollouts(
 
 
 def resized(env_id: str) -> Iterator[Subject]:
-    """Gymnasium's vectors of the real environment with frames, resized as ours are."""
+    """The real environment with frames, resized as ours are, alone and in Gymnasium's vectors."""
+    system = get_system(get_entry(env_id).system)
     make = partial(piwm_gym.make_real, env_id, obs_type="pixels")
+    height, width = system.frame.size
+    what = f"{system.real_id}, render() and resize to {width}x{height}"
+    with contextlib.closing(make()) as real:
+        yield Subject(FRAMES, what, scalar_call(real), 1)
     for kind, n in ((gym.vector.SyncVectorEnv, 4), (gym.vector.AsyncVectorEnv, os.cpu_count())):
-        envs = kind([make] * (n or 1))
-        what = f"{get_system(get_entry(env_id).system).real_id}, {kind.__name__}, frames resized"
-        yield Subject(FRAMES, what, vector_call(envs), n or 1)
-        envs.close()
+        with contextlib.closing(kind([make] * (n or 1))) as envs:
+            what = f"{system.real_id}, {kind.__name__}, frames resized"
+            yield Subject(FRAMES, what, vector_call(envs), n or 1)
 
 
 @dataclass(frozen=True)
@@ -228,7 +234,8 @@ class Lot:
         yield from rollouts(model, self.sizes, device, self.compiled)
         yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT), device)
         if device == "cpu":
-            yield from gymnasiums(env_id, self.sizes)
+            if get_system(get_entry(env_id).system).real_id in gym.registry:
+                yield from gymnasiums(env_id, self.sizes)
             yield from resized(env_id)
             if self.gymnax and get_entry(env_id).system == "cartpole":
                 yield from gymnax_subjects(self.gymnax, self.sizes)

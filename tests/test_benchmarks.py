@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 pytest.importorskip("stable_baselines3")
 
 import piwm_gym
-from benchmarks import control, throughput
+from benchmarks import contenders, control, throughput
 from benchmarks.agents import World, train
 from benchmarks.costs import decoding
 from benchmarks.endings import ENDINGS, confusion, imagined_endings, real_endings
@@ -79,6 +79,18 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
     rollouts = [row["batch"] for row in rows if row["subject"].startswith("WorldModel.rollout")]
     assert rollouts == ["1", "8"]
     assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_continuous_actions_are_timed_too(car_checkpoint: str) -> None:
+    source = {"variant": "extrinsic-discrete", "checkpoint": car_checkpoint}
+    lot = contenders.imagined("PIWM-DonkeyCar-v0", source, "state", (1, 4), "cpu")
+    assert all(subject.rates(0.01).wall > 0 for subject in lot)
+    model = piwm_gym.load("PIWM-DonkeyCar-v0", checkpoint=car_checkpoint, device="cpu")
+    for lot in (
+        contenders.rollouts(model, (4,), "cpu", False),
+        contenders.encoding(model, (2,), "cpu"),
+    ):
+        assert [subject.rates(0.01).wall > 0 for subject in lot] == [True]
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)

@@ -151,7 +151,7 @@ class WorldModel(nn.Module):
                 f"(..., {height}, {width}, 3) uint8 or (..., 3, {height}, {width}) float in [0, 1]"
             )
         frames = frames.to(self.device)
-        return to_float(frames) if frames.dtype == torch.uint8 else frames
+        return to_float(frames) if frames.dtype == torch.uint8 else frames.float()
 
     def encode_frames(self, frames: Tensor) -> Float[Tensor, "*B P"]:
         """Configurations of single frames, SI units: ``system.configuration`` names the numbers.
@@ -163,8 +163,8 @@ class WorldModel(nn.Module):
             Visible dimensions of the state, then the scene where the system has one.
         """
         frames = self._float_frames(frames)
-        flat = self.autoencoder.encode(frames.flatten(0, -4))
-        return flat.unflatten(0, frames.shape[:-3])
+        flat = self.autoencoder.encode(frames.reshape(-1, *frames.shape[-3:]))
+        return flat.reshape(*frames.shape[:-3], -1)
 
     def recognize(
         self, frames: Tensor, configurations: Float[Tensor, "*B P"]
@@ -176,12 +176,25 @@ class WorldModel(nn.Module):
         Args:
             frames: As in :meth:`encode_frames`.
             configurations: What it returned.
+
+        Returns:
+            Whether a drawing of them explains the frames better than the body elsewhere would;
+            always true for a camera that drives along.
+
+        Raises:
+            ValueError: Wrong shapes.
         """
         frames = self._float_frames(frames)
-        lead = frames.shape[:-3]
-        flat = configurations.reshape(-1, configurations.shape[-1])
-        seen = recognized(self.autoencoder, self.system, frames.flatten(0, -4), flat)
-        return seen.unflatten(0, lead)
+        expected = (*frames.shape[:-3], len(self.system.configuration))
+        if tuple(configurations.shape) != expected:
+            raise ValueError(
+                f"configurations has shape {tuple(configurations.shape)}; expected {expected}, "
+                "as encode_frames reads these frames"
+            )
+        pictures = frames.reshape(-1, *frames.shape[-3:])
+        flat = configurations.reshape(len(pictures), -1)
+        seen = recognized(self.autoencoder, self.system, pictures, flat)
+        return seen.reshape(expected[:-1])
 
     def encode_scene(self, frames: Tensor) -> Float[Tensor, "B S"]:
         """Scene of a window: what the frames show of it, averaged, as it never changes.

@@ -5,7 +5,7 @@ import torch
 
 from piwm_gym.models.filtering import (
     LOST,
-    UNMODELLED,
+    UNKNOWN,
     Belief,
     anywhere,
     at_reset,
@@ -42,7 +42,7 @@ def falls(count: int, frames: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_of_linear_motion_it_is_the_least_squares_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed form: without process noise and with a wide prior, the line through what is left."""
-    monkeypatch.setattr("piwm_gym.models.filtering.UNMODELLED", 0.0)
+    monkeypatch.setattr(LunarLander, "unmodelled", 0.0)
     monkeypatch.setattr("piwm_gym.models.filtering.LARGEST", 1e9)
     frames = 12
     states, actions = falls(8, frames)
@@ -84,13 +84,13 @@ def test_before_the_first_frame_it_knows_how_episodes_begin(system: System) -> N
     apart = system.difference(starts, belief.state)[:, system.estimated]
     apart = apart / (system.ranges / 2)[system.estimated]
     std = belief.covariance[0].diagonal().sqrt()
-    torch.testing.assert_close(std, apart.std(0), rtol=0.05, atol=2 * UNMODELLED)
+    torch.testing.assert_close(std, apart.std(0), rtol=0.05, atol=2 * system.unmodelled)
     assert (apart.mean(0).abs() <= 0.1 * std + 1e-6).all()
 
 
 def test_the_covariance_is_that_of_the_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over many noisy runs with drawn thrust, errors are as large as the filter says."""
-    monkeypatch.setattr("piwm_gym.models.filtering.UNMODELLED", 0.0)
+    monkeypatch.setattr(LunarLander, "unmodelled", 0.0)
     count, frames = 400, 25
     generator = torch.Generator().manual_seed(2)
     state = LANDER.initial(torch.rand(count, 2, generator=generator))
@@ -137,6 +137,46 @@ def test_a_misread_frame_leaves_little_trace_and_many_are_believed() -> None:
     assert off[0] < 0.02
     assert off[1] == pytest.approx(4.0, abs=0.05)
     assert off[2] < 0.02
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: s.name)
+def test_what_is_not_seen_for_long_is_somewhere(system: System) -> None:
+    """And does not keep others from being followed, nor from being found again."""
+    generator = torch.Generator().manual_seed(4)
+    state = system.initial(torch.rand(3, system.num_initial_uniforms, generator=generator))
+    action = torch.as_tensor(system.action_space.sample())
+    actions, std = action.expand(3, *action.shape), 0.01 * system.ranges[system.visible]
+    belief = at_reset(system, state[:, system.visible])
+    seen = torch.tensor([False, True, False])
+    for _ in range(500):
+        belief = predict(system, belief, actions, system.reference)
+        reading = belief.state[:, system.visible]
+        belief = correct(system, belief, reading, std, seen)
+    assert belief.covariance.isfinite().all()
+    spread = belief.covariance.diagonal(dim1=1, dim2=2)
+    assert (spread >= 0).all()
+    assert (spread <= UNKNOWN**2 + 1e-4).all()
+    assert torch.linalg.eigvalsh(belief.covariance).min() > -1e-4
+    found = state[:, system.visible]
+    for _ in range(LOST + 1):
+        belief = correct(system, belief, found, std)
+    apart = system.difference(belief.state[:, system.visible], found, system.visible_variables)
+    assert (apart.abs() < 3 * std).all()
+
+
+def test_a_belief_that_is_given_up_trusts_the_reading_and_keeps_what_no_frame_shows() -> None:
+    states, _ = falls(2, 2)
+    belief = anywhere(LANDER, states[:, 0, LANDER.visible])
+    crashed = belief.state.clone()
+    crashed[:, 9] = 1.0
+    sure = belief._replace(state=crashed, covariance=1e-6 * torch.eye(6).expand(2, -1, -1))
+    far = states[:, 0, LANDER.visible] + torch.tensor([5.0, 0.0, 0.0])
+    for _ in range(LOST):
+        sure = correct(LANDER, sure, far, STD)
+    torch.testing.assert_close(sure.state[:, LANDER.visible], far)
+    assert (sure.state[:, 9] == 1.0).all()
+    std = sure.covariance.diagonal(dim1=1, dim2=2).sqrt() * (LANDER.ranges / 2)[:6]
+    torch.testing.assert_close(std[:, [0, 1, 4]], STD.expand(2, -1))
 
 
 def test_a_lander_that_stands_is_not_lifted_by_readings_a_little_high() -> None:

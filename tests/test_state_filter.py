@@ -94,22 +94,56 @@ def test_anywhere_takes_the_reading_at_its_word(
     assert abs(float(states.reset(FRAME)[0, 0])) < 0.5  # no episode begins there
 
 
-def test_misuse_is_refused(model: WorldModel) -> None:
+BAD = {
+    "call reset": lambda s: StateFilter(s.model).update(FRAME, [0]),
+    "call reset with": lambda s: StateFilter(s.model).reset(FRAME, mask=[True]),
+    "did you mean 'anywhere'": lambda s: s.reset(FRAME, start="anywere"),
+    r"frames has shape \(64, 64, 3\)": lambda s: s.reset(FRAME[0]),
+    r"frames has shape \(0, 64, 64, 3\).*at least one": lambda s: s.reset(FRAME[:0]),
+    r"frames has shape \(2, 64, 64, 3\).*1 frames": lambda s: s.update(
+        FRAME.expand(2, -1, -1, -1), [0]
+    ),
+    "frames has numbers that are not finite": lambda s: s.update(
+        torch.full((1, 3, 64, 64), torch.nan), [0]
+    ),
+    r"action has shape \(2,\)": lambda s: s.update(FRAME, torch.tensor([0, 1])),
+    "action of environment 0 is 7": lambda s: s.update(FRAME, np.array([7])),
+    "action of environment 0 is nan": lambda s: s.update(FRAME, torch.tensor([torch.nan])),
+    r"mask has shape \(1, 1\)": lambda s: s.reset(FRAME, mask=torch.tensor([[True]])),
+    r"mask has shape \(1,\) and dtype torch.int64": lambda s: s.reset(FRAME, mask=[1]),
+    "did you mean 'length'": lambda s: StateFilter(s.model, {"lenght": 1.0}),
+}
+"""Misuse of a filter of one Cart Pole, by what the message says of it."""
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_misuse_is_refused_and_changes_nothing(message: str, model: WorldModel) -> None:
     states = StateFilter(model)
-    with pytest.raises(ValueError, match="call reset"):
-        states.update(FRAME, torch.tensor([0]))
-    with pytest.raises(ValueError, match="call reset"):
-        states.reset(FRAME, mask=torch.tensor([True]))
-    with pytest.raises(ValueError, match="anywhere"):
-        states.reset(FRAME, start="anywere")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"one frame for each system"):
-        states.reset(FRAME[0])
-    states.reset(FRAME)
-    with pytest.raises(ValueError, match=r"actions has shape \(2,\)"):
-        states.update(FRAME, torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match=r"frames has shape \(2, 64, 64, 3\)"):
-        states.update(FRAME.expand(2, -1, -1, -1), torch.tensor([0]))
-    assert states.state.shape == (1, 4)
+    before = states.reset(FRAME)
+    with pytest.raises(ValueError, match=message):
+        BAD[message](states)
+    assert torch.equal(states.state, before)
+    assert states.update(FRAME.numpy(), np.array([0])).shape == (1, 4)
+
+
+def test_what_is_returned_is_the_callers_own(model: WorldModel) -> None:
+    states = StateFilter(model)
+    states.reset(FRAME).fill_(7.0)
+    states.state.add_(1.0)
+    assert (states.state < 1.0).all()
+
+
+def test_other_parameters_move_it_otherwise(
+    model: WorldModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(model, monkeypatch)
+    found = []
+    for states in (StateFilter(model), StateFilter(model, {"force_mag": 30.0})):
+        told.seen = torch.ones(1, dtype=torch.bool)
+        states.reset(FRAME)
+        told.seen = torch.zeros(1, dtype=torch.bool)
+        found.append(float(states.update(FRAME, [1])[0, 1]))
+    assert found[1] == pytest.approx(3 * found[0], rel=0.05)
 
 
 def test_landers_that_are_not_there_are_not_recognized() -> None:

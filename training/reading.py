@@ -137,12 +137,15 @@ def train_views(
 ) -> dict[str, float]:
     """E_p once more, on drawn views beside the frames and the best guess (N, T+1, P) of these."""
     source = LatentSource(autoencoder.bottleneck)
-    train, validation = data.split(latent=latents, proxy_mean=autoencoder.normalize(guess))
+    labels = data.configuration_labels(autoencoder)
+    labels["proxy_mean"] = autoencoder.normalize(guess)
+    train, validation = data.split(latent=latents, **labels)
     frames, places = drawn_views(
         autoencoder, data.system, guess[data.train].flatten(0, 1), config.views.seed
     )
     drawn = {"latent": latents_of(autoencoder, source, frames).to(latents)}
     drawn["proxy_mean"] = autoencoder.normalize(places)
+    drawn["proxy_std"] = torch.zeros_like(drawn["proxy_mean"])
     train = {name: torch.cat((tensor, drawn[name])) for name, tensor in train.items()}
     stage = _encoder_stage(autoencoder, config, data)
     return run.fit(stage, (train, validation), config.views, "views")

@@ -27,6 +27,7 @@ from training.run import Run, key
 from training.stages import LatentSource
 from training.supervision import Supervision
 from training.training_data import TrainingData
+from training.views import check_camera
 
 
 def extended(model: WorldModel, config: TrainConfig) -> WorldModel:
@@ -112,6 +113,8 @@ def main(
         name, variant = model.system.name, model.config.autoencoder.variant
         dataset = load_dataset(data or Path("data") / f"{name}-laptop")
         config = preset(preset_name, variant, name)
+        if views:
+            check_camera(model.system)
         prepared = _prepared(model, dataset)
     except (ValueError, FileNotFoundError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False)

@@ -22,6 +22,12 @@ TURNED = 0.6
 CHUNK = 256
 
 
+def check_camera(system: System) -> None:
+    """Raise ValueError if the system has no camera that drives along."""
+    if system.camera is None:
+        raise ValueError(f"views: {system.name} has no camera that drives along; leave them out")
+
+
 @torch.no_grad()
 def drawn_views(
     autoencoder: Autoencoder, system: System, configurations: Float[Tensor, "M P"], seed: int
@@ -33,7 +39,11 @@ def drawn_views(
         system: With a camera, and without a scene.
         configurations: Where somebody was, SI units.
         seed: Of the choice.
+
+    Raises:
+        ValueError: The system has no camera that drives along.
     """
+    check_camera(system)
     count = min(NUMBER, len(configurations))
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(configurations), (count,), generator=generator)
@@ -44,4 +54,4 @@ def drawn_views(
     return torch.cat([autoencoder.draw_frames(part) for part in places.split(CHUNK)]), places
 
 
-__all__ = ["drawn_views"]
+__all__ = ["check_camera", "drawn_views"]

@@ -19,13 +19,17 @@ from piwm_gym.systems import System
 
 DIFFERENCE = 1e-3
 """Step of the numerical derivatives, in half ranges."""
-UNMODELLED = 1e-3
-"""Standard deviation, in half ranges and per step, of what the dynamics leave out of velocities;
-places follow from them."""
+PLACES = 0.3
+"""Share of ``System.unmodelled`` that is left out of places, which follow from velocities but for
+what slips."""
 ANYWHERE = 0.5
 """Standard deviation, in half ranges, of a state of which nothing is known."""
+UNKNOWN = 1.0
+"""Largest standard deviation, in half ranges: what has not been seen for long is somewhere."""
 LARGEST = 9.0
 """Squared distance of a reading, in standard deviations, from which on it is doubted."""
+TINY = 1e-12
+"""Smallest variance that rounding leaves."""
 LOST = 10
 """After so many doubtful readings in a row they are right, and the belief is wrong."""
 INITIAL_SAMPLES = 4096
@@ -58,12 +62,12 @@ def at_reset(system: System, like: Float[Tensor, "B V"]) -> Belief:
     mean = starts[0] + system.difference(starts, starts[0]).mean(0)
     apart = system.difference(starts, mean)[:, system.estimated]
     apart = apart / _half_ranges(system, like)[system.estimated]
-    covariance = apart.mT @ apart / len(apart) + _spread(system, like, UNMODELLED)
+    covariance = apart.mT @ apart / len(apart) + _spread(system, like, system.unmodelled)
     return _belief(system.wrap(mean).expand(len(like), -1), covariance)
 
 
 def anywhere(system: System, configurations: Float[Tensor, "B V"]) -> Belief:
-    """Belief about states of which one frame has been seen."""
+    """Belief about states before anything but a guess of their configurations is known."""
     state = system.from_configurations(configurations, configurations, system.dt)
     return _belief(state, _spread(system, configurations, ANYWHERE))
 
@@ -101,10 +105,17 @@ def predict(
     noise = _process_noise(system, belief, action, params, given) / scale
     noise = noise[..., system.estimated].permute(1, 2, 0)
     covariance = slope @ belief.covariance @ slope.mT + noise @ noise.mT
-    hidden = [not system.variables[i].visible for i in system.estimated]
-    unmodelled = UNMODELLED * torch.tensor(hidden).to(scale)
-    covariance = covariance + torch.diag(unmodelled.square())
+    visible = torch.tensor([system.variables[i].visible for i in system.estimated])
+    unmodelled = system.unmodelled * torch.where(visible, PLACES, 1.0).to(scale)
+    covariance = _bounded(covariance + torch.diag(unmodelled.square()))
     return belief._replace(state=here[0], covariance=covariance)
+
+
+def _bounded(covariance: Float[Tensor, "B E E"]) -> Float[Tensor, "B E E"]:
+    """The same correlations, with standard deviations of at most ``UNKNOWN``."""
+    std = covariance.diagonal(dim1=1, dim2=2).clamp(min=TINY).sqrt()
+    share = (UNKNOWN / std).clamp(max=1.0)
+    return share[:, :, None] * covariance * share[:, None]
 
 
 def _process_noise(
@@ -143,22 +154,46 @@ def correct(
     """
     visible = [system.estimated.index(i) for i in system.visible]
     scale = _half_ranges(system, belief.state)
+    if seen is None:
+        seen = torch.ones(len(configurations), dtype=torch.bool, device=configurations.device)
     before = belief.state[:, system.visible]
     apart = system.difference(configurations, before, system.visible_variables)
     apart = (apart / scale[system.visible])[..., None]
-    of_reading = torch.diag_embed((std / scale[system.visible]).square())
+    of_reading = torch.diag_embed((std / scale[system.visible]).square().expand_as(before))
     shared = belief.covariance[:, visible]
     total = shared[..., visible] + of_reading
+    # What is not looked at must not keep the others from being solved for.
+    total = torch.where(seen[:, None, None], total, torch.eye(len(visible)).to(total))
     distance = (apart.mT @ torch.linalg.solve(total, apart)).flatten() / LARGEST
-    total = total + (distance.clamp(min=1.0) - 1)[:, None, None] * of_reading
-    gain = torch.linalg.solve(total, shared).mT
+    doubt = (distance.clamp(min=1.0) - 1)[:, None, None] * of_reading
+    gain = torch.linalg.solve(total + doubt, shared).mT
     move = belief.state.new_zeros(belief.state.shape)
     move[:, system.estimated] = (gain @ apart)[..., 0] * scale[system.estimated]
-    covariance = belief.covariance - gain @ shared
-    misfits = torch.where(distance > 1, belief.misfits + 1, 0)
-    corrected = Belief(system.wrap(belief.state + move), (covariance + covariance.mT) / 2, misfits)
-    anew = anywhere(system, configurations).where(misfits >= LOST, corrected)
-    return anew if seen is None else anew.where(seen, belief)
+    # Joseph's form: what rounding does to it leaves it a covariance.
+    units = torch.eye(len(system.estimated)).to(gain)
+    kept = units - gain @ units[visible]
+    covariance = kept @ belief.covariance @ kept.mT + gain @ (of_reading + doubt) @ gain.mT
+    misfits = torch.where(distance <= 1, 0, belief.misfits + 1)
+    corrected = Belief(system.wrap(belief.state + move), covariance, misfits)
+    anew = _given_up(system, belief, configurations, of_reading)
+    return anew.where(misfits >= LOST, corrected).where(seen, belief)
+
+
+def _given_up(
+    system: System,
+    belief: Belief,
+    configurations: Float[Tensor, "B V"],
+    of_reading: Float[Tensor, "B V V"],
+) -> Belief:
+    """A belief from a reading alone, but for derived dimensions, of which it tells nothing."""
+    visible = [system.estimated.index(i) for i in system.visible]
+    fresh = anywhere(system, configurations)
+    state = belief.state.clone()
+    state[:, system.estimated] = fresh.state[:, system.estimated]
+    covariance = fresh.covariance.clone()
+    covariance[:, visible] = 0.0
+    covariance[:, torch.tensor(visible)[:, None], torch.tensor(visible)] = of_reading
+    return Belief(state, covariance, fresh.misfits)
 
 
 __all__ = ["Belief", "anywhere", "at_reset", "correct", "predict"]

@@ -195,6 +195,7 @@ class DonkeyCar(System):
     frame = FrameSpec((120, 160), (24, 120), (0, 160), (48, 80), background=(128, 128, 128))
     camera = Camera(math.radians(90.0), height=0.2, ahead=0.07, pitch=math.radians(15.0))
     info_names = ("cte", "laps")
+    unmodelled = 1e-2  # a bicycle for a car that slips
     num_initial_uniforms = 3
     num_anywhere_uniforms = 4
     keyboard = {  # noqa: RUF012

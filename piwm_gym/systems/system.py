@@ -161,6 +161,8 @@ class System(ABC):
         scene_variables: Static visible variables of an episode, such as the terrain's heights;
             where there are any, ``initial``, ``transition`` and ``terminal`` take the scene as
             the keyword ``scene``.
+        unmodelled: Standard deviation per step, in half ranges, of what the equations leave out of
+            the velocities besides process noise, for state estimation.
         num_scene_uniforms: How many uniform numbers :meth:`scene` needs per element.
         keyboard: Arrow keys to actions, for playing by hand.
         camera: How the camera is mounted, if it moves with the system.
@@ -178,6 +180,7 @@ class System(ABC):
     parametrisations: ClassVar[dict[str, Parametrisation]]
     num_initial_uniforms: ClassVar[int]
     num_step_uniforms: ClassVar[int] = 0
+    unmodelled: ClassVar[float] = 1e-3
     scene_variables: ClassVar[tuple[Variable, ...]] = ()
     num_scene_uniforms: ClassVar[int] = 0
     keyboard: ClassVar[dict[str, Any]] = {}

@@ -50,6 +50,11 @@ def test_only_cameras_that_drive_along_have_views(system: str, variant: str, wan
     assert "views" not in effective(preset("paper", variant, system))
 
 
+def test_without_a_camera_there_are_no_views(model: WorldModel) -> None:
+    with pytest.raises(ValueError, match="cartpole has no camera that drives along"):
+        drawn_views(model.autoencoder, model.system, torch.zeros(4, 2), seed=0)
+
+
 def test_views_train_the_physical_encoder_alone(
     make_tiny: Callable[..., WorldModel], tmp_path: Path
 ) -> None:
@@ -61,7 +66,8 @@ def test_views_train_the_physical_encoder_alone(
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     config = preset("debug", "extrinsic-discrete", "donkey_car")
     none = replace(config.views, epochs=0)
-    config = replace(config, refinement=none, decoder=none, direct=none)
+    weights = replace(config.weights, interpretability_loss="kl")
+    config = replace(config, refinement=none, decoder=none, direct=none, weights=weights)
     latents = latents_of(autoencoder, LatentSource(autoencoder.bottleneck), data.frames[0])
     latents = latents.expand(len(data.frames), *latents.shape)
     run = Run(tmp_path / "run")

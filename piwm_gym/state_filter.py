@@ -15,10 +15,10 @@ from piwm_gym.systems import unknown
 from piwm_gym.world_model import WorldModel
 
 Start = Literal["reset", "anywhere"]
-ALIKE = 3.0
+ALIKE = 2.0
 """Readings are taken to scatter so many times as much as they do: errors of neighbouring frames are
-alike, and nine of them say no more than one."""
-BARELY = 3.0
+alike, and four of them say no more than one."""
+BARELY = 2.0
 """Readings of what is partly outside the picture scatter so many times as much, as Lunar Lander's
 do."""
 

@@ -258,6 +258,7 @@ def test_a_simulator_that_dials_in() -> None:
     *_, info = env.step(action())
     assert info["speed"] == 0.5
     env.close()
+    timer.join()  # it may still be on its way back from dialling
     dialled[0].close()
 
 

@@ -1,8 +1,8 @@
 """Drawn views: frames of places between those of the data, for a camera that drives along.
 
 An encoder that has seen a hundred thousand frames of a course knows them by heart, and takes one in
-two hundred others for a frame of another place. The direct decoder looks its pictures up in maps of
-the place: what it has learned of a tree from one side it draws from the other, too. So it can show
+a hundred and fifty others for a frame of another place. The decoder looks its pictures up in maps
+of the place: a tree that it has learned from one side it draws from the next, too. So it can show
 the encoder where nobody drove.
 """
 

@@ -88,12 +88,15 @@ class GroundMap(nn.Module):
     """
 
     low: Tensor
+    corners: Tensor
 
     def __init__(self, low: Tensor, high: Tensor, cell: float, channels: int) -> None:
         super().__init__()
         self.cell, self.channels = cell, channels
         self.columns, self.rows = ((high - low) / cell).ceil().long().add(1).tolist()
         self.register_buffer("low", low, persistent=False)
+        corners = torch.tensor([0, 1, self.columns, self.columns + 1], dtype=torch.int32)
+        self.register_buffer("corners", corners, persistent=False)
         self.table = nn.Parameter(0.1 * torch.randn(self.rows * self.columns, channels))
 
     def forward(self, points: Float[Tensor, "M 2"]) -> Float[Tensor, "M C"]:
@@ -103,12 +106,10 @@ class GroundMap(nn.Module):
         y = y.clamp(0, self.rows - 1 - 1e-3)
         column, row = x.detach().floor(), y.detach().floor()
         u, v = x - column, y - row
-        corner = (row * self.columns + column).long()
-        index = torch.stack((corner, corner + 1, corner + self.columns, corner + self.columns + 1))
-        weight = torch.stack(((1 - u) * (1 - v), u * (1 - v), (1 - u) * v, u * v))
-        return F.embedding_bag(
-            index.T.contiguous(), self.table, mode="sum", per_sample_weights=weight.T.contiguous()
-        )
+        index = (row * self.columns + column).int()[:, None] + self.corners
+        both = u * v
+        weight = torch.stack((1 - u - v + both, u - both, v - both, both), dim=1)
+        return F.embedding_bag(index, self.table, mode="sum", per_sample_weights=weight)
 
 
 class Panorama(nn.Module):
@@ -178,17 +179,30 @@ class MapDecoder(nn.Module):
         ahead, left = self.points.flatten(0, 1).unbind(1)
         seen = torch.stack((cos * ahead - sin * left, sin * ahead + cos * left), dim=-1)
         seen = (place[:, None] + seen).flatten(0, 1)
-        ground = torch.cat((self.fine(seen), self.coarse(seen)), dim=1)
-        ground = ground.view(len(place), self.num_tokens, -1)
-        features = (ground, self._behind(cos, sin), self._here(place))
-        return self.layers(self.read(torch.cat(features, dim=-1)) + self.token_bias)
+        features = (self.fine(seen), self.coarse(seen), self._behind(cos, sin))
+        return self.layers(self._read(features, self.coarse(place)))
+
+    def _read(self, features: Sequence[Tensor], here: Float[Tensor, "B C"]) -> Tensor:
+        """``read`` of everything that the maps say, without putting it side by side first.
+
+        Args:
+            features: Of tokens: what fine and coarse map say of the points and what stands behind.
+            here: What the map says of the place of the car itself, the same for all tokens.
+        """
+        fine, coarse = self.fine.channels, self.coarse.channels
+        ground, behind, own = self.read.weight.split(
+            (self.num_points * (fine + coarse), coarse, coarse), dim=1
+        )
+        by_point = ground.unflatten(1, (self.num_points, -1)).split((fine, coarse), dim=2)
+        read = F.linear(here, own, self.read.bias)[:, None] + self.token_bias
+        tokens = read.flatten(0, 1)
+        for feature, weight in zip(features, (*by_point, behind), strict=True):
+            weight = weight.flatten(1)
+            tokens = tokens.addmm_(feature.reshape(-1, weight.shape[1]), weight.T)
+        return tokens.view_as(read)
 
     def _behind(self, cos: Tensor, sin: Tensor) -> Float[Tensor, "B N C"]:
         """What stands at the end of each token's line of sight."""
         ahead, left = self.points[:, -1].unbind(1)
         azimuth = torch.atan2(sin, cos) + torch.atan2(left, ahead)
         return self.panorama(azimuth.flatten()).view(*azimuth.shape, -1)
-
-    def _here(self, place: Float[Tensor, "B 2"]) -> Float[Tensor, "B N C"]:
-        """What the map says of the place of the car itself, for all tokens."""
-        return self.coarse(place)[:, None].expand(-1, self.num_tokens, -1)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from piwm_gym.fused_frames import Drawing, FusedFrames
 from piwm_gym.slots import Slots
+from piwm_gym.threads import spread
 from piwm_gym.world_model import WorldModel
 
 DECODE_CHUNK = {"cpu": 64, "cuda": 256}
@@ -59,7 +60,6 @@ class Frames:
             drawn = self.draw(states[slots.rows], scenes[slots.rows])
             self._present = self._present.index_put((slots.rows,), drawn)
 
-    @torch.no_grad()
     def draw(self, states: Tensor, scenes: Tensor) -> Tensor:
         """(m, H, W, 3) uint8 frames of states in their scenes.
 
@@ -70,11 +70,15 @@ class Frames:
             states: (m, D) SI units.
             scenes: (m, S) static visible variables.
         """
-        chunks = zip(states.split(self._chunk), scenes.split(self._chunk), strict=True)
-        drawn = [self._draw(*chunk) for chunk in chunks]
+        pairs = zip(states.split(self._chunk), scenes.split(self._chunk), strict=True)
+        # Machine code holds Python's lock and has threads of its own.
+        alone = self.by_size or states.is_cuda
+        drawn = [*map(self._draw, pairs)] if alone else spread(self._draw, list(pairs))
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
-    def _draw(self, states: Tensor, scenes: Tensor) -> Tensor:
+    @torch.no_grad()
+    def _draw(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+        states, scenes = pair
         compiled = self.by_size.get((self._model.autoencoder.decodes_by, len(states)))
         if compiled is not None:
             return compiled(states, scenes)

@@ -1,12 +1,15 @@
 """What the README says is true: its code runs, its tables are those of the files."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
 from piwm_gym.registration import ENTRIES
 from piwm_gym.systems import get_system
+from training import report
+from training.report_rows import ROWS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -31,6 +34,16 @@ def test_the_table_of_ids_is_the_registry() -> None:
 def test_measured_tables_are_those_of_the_files() -> None:
     for table in (ROOT / "assets" / "results").glob("*.md"):
         assert table.read_text().strip() in README
+
+
+@pytest.mark.parametrize("system", ROWS)
+def test_tables_of_the_files_are_those_of_the_numbers(system: str, tmp_path: Path) -> None:
+    results = ROOT / "assets" / "results"
+    for table in results.glob(f"{system}-*.csv"):
+        shutil.copy(table, tmp_path)
+    report.main(system, tmp_path)
+    written = {path.name: path.read_text() for path in tmp_path.glob("*.md")}
+    assert written == {path.name: path.read_text() for path in results.glob(f"{system}-*.md")}
 
 
 def test_pictures_links_and_examples_exist() -> None:

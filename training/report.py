@@ -1,7 +1,8 @@
 """The README's tables of results: ``python -m training.report cartpole``.
 
 Reads the CSV files of evaluation and benchmarks, computes nothing new, and writes
-``assets/results/<system>-targets.md`` and ``-variants.md``. A test holds the README to them.
+``assets/results/<system>-targets.md``, ``-variants.md`` and ``-speed.md``. A test holds the README
+to them.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.console import Console
 from piwm_gym.systems import unknown
 from training.report_rows import ROWS, VARIANT_COLUMNS
 from training.results import Results
+from training.speed_rows import COMPILED, SPEED_ROWS
 
 
 def targets_table(results: Results) -> list[str]:
@@ -37,6 +39,15 @@ def variants_table(results: Results) -> list[str]:
     return [f"| variant | {names} |", "|---" * (1 + len(columns)) + "|", *rows]
 
 
+def speed_table(results: Results) -> list[str]:
+    """Lines of the table of speed."""
+    rows = [
+        f"| {figure} | {target} | {cell(results, '')} | {cell(results, COMPILED)} |"
+        for figure, target, cell in SPEED_ROWS[results.system]
+    ]
+    return ["| figure | target | measured | compiled |", "|---|---|---|---|", *rows]
+
+
 def main(system: tyro.conf.Positional[str], out: Path = Path("assets/results")) -> None:
     """Write the tables.
 
@@ -47,7 +58,8 @@ def main(system: tyro.conf.Positional[str], out: Path = Path("assets/results")) 
     if system not in ROWS:
         raise SystemExit(unknown("system", system, tuple(ROWS)))
     results = Results(out, system)
-    for name, table in (("targets", targets_table), ("variants", variants_table)):
+    tables = {"targets": targets_table, "variants": variants_table, "speed": speed_table}
+    for name, table in tables.items():
         if lines := table(results):
             path = out / f"{system}-{name}.md"
             path.write_text("\n".join(lines) + "\n")

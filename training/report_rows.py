@@ -14,7 +14,6 @@ from training.results import (
     endings,
     parameters,
     ratio,
-    speed,
     values,
 )
 
@@ -209,11 +208,6 @@ ROWS: dict[str, tuple[Row, ...]] = {
             "the same policies on states estimated from real frames",
             "230",
             lambda r: control(r, "imagined state", "state from real frames"),
-        ),
-        (
-            "states per second, 4,096 environments, against AsyncVectorEnv of the real one (64)",
-            "50 times",
-            speed,
         ),
     ),
     "donkey_car": (

@@ -118,17 +118,6 @@ def endings(results: Results) -> str:
     return f"{results.number('endings', 'agreement_percent', real='all'):.1f} %"
 
 
-def speed(results: Results) -> str:
-    """Rate of the vector environment over that of Gymnasium's AsyncVectorEnv, by wall clock."""
-    ours = {"subject": "piwm-gym, gymnasium.make_vec", "batch": 4096.0, "output": "torch"}
-    ours |= {"measure": "environment steps", "device": "cpu"}
-    theirs = {"subject": "LunarLander-v3, AsyncVectorEnv", "batch": 64.0}
-    if not results.has("throughput", **ours):
-        return MISSING
-    rates = [results.number("throughput", "per_second", **row) for row in (ours, theirs)]
-    return f"{rates[0] / rates[1]:.0f} times"
-
-
 def driving(results: Results, observations: str) -> str:
     """Laps, mean speed and distance from the path of the drivers, one number per seed."""
     chosen: dict[str, object] = {"observations": observations, "uncertainty": 0.0}

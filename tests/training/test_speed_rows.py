@@ -1,0 +1,58 @@
+"""Cells of the tables of speed from numbers that one can divide in one's head."""
+
+from pathlib import Path
+
+import pytest
+
+from training.results import MISSING, Results
+from training.speed_rows import (
+    COMPILED,
+    FRAMES,
+    VECTOR,
+    Rate,
+    against,
+    costs,
+    over_the_floor,
+)
+
+THROUGHPUT = """measure,subject,output,device,batch,per_second,per_processor_second
+frames,"piwm-gym, gymnasium.make_vec",numpy,cpu,1024,900,450
+frames,"piwm-gym, gymnasium.make_vec",torch,cpu,1024,1000,500
+frames,"piwm-gym, gymnasium.make_vec, compiled",torch,cpu,1024,1500,800
+frames,"piwm-gym, gymnasium.make_vec",torch,cuda,1024,9000000,9000000
+frames,"real, AsyncVectorEnv",numpy,cpu,2,100,9999
+"""
+COSTS = """subject,device,value
+measured matrix throughput,cpu,4000000
+multiply-adds of a decoded frame,cpu,2000
+make,cpu,1.5
+"""
+OURS, THEIRS = Rate(VECTOR, 1024, FRAMES), Rate("real, AsyncVectorEnv", 2, FRAMES)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    (tmp_path / "toy-throughput.csv").write_text(THROUGHPUT)
+    (tmp_path / "toy-costs.csv").write_text(COSTS)
+    return Results(tmp_path, "toy")
+
+
+def test_rates_are_compared_by_wall_clock_with_tensors_from_a_cpu(results: Results) -> None:
+    assert against(OURS, THEIRS)(results, "") == "10.0 x"
+    assert against(OURS, THEIRS, 0)(results, COMPILED) == "15 x"
+
+
+def test_one_cores_floor_is_compared_with_processor_time(results: Results) -> None:
+    """However many cores share the work: 2,000 frames fit into a second of matrix products."""
+    assert over_the_floor(results, "") == "4.0 x"
+    assert over_the_floor(results, COMPILED) == "2.5 x"
+
+
+def test_what_nobody_measured_says_so(results: Results) -> None:
+    assert against(Rate(VECTOR, 64), THEIRS)(results, "") == MISSING
+    assert against(OURS, Rate("gymnax", 64))(results, "") == MISSING
+
+
+def test_costs_stand_once(results: Results) -> None:
+    cell = costs("{:.1f} s".format, "make")
+    assert (cell(results, ""), cell(results, COMPILED)) == ("1.5 s", "")

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import torch
 
-Piece, Result = TypeVar("Piece"), TypeVar("Result")
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 
 def spread(function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:

@@ -87,6 +87,19 @@ def test_both_readers_read_a_grid_of_any_shape(reader: str) -> None:
     assert not torch.equal(encoder(tokens.roll(1, dims=1)), read)
 
 
+@pytest.mark.parametrize("variant", ["intrinsic-discrete", "intrinsic-continuous"])
+def test_intrinsic_tokens_all_hear_what_a_convolution_reads(
+    variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = preset("laptop", variant, "lunar_lander").autoencoder
+    autoencoder = build_autoencoder(config, SYSTEMS["lunar_lander"]).eval()
+    assert isinstance(autoencoder, Intrinsic)
+    monkeypatch.setattr(autoencoder.context, "forward", lambda seen: torch.zeros(2, 24, 96))
+    tokens = autoencoder.tokens(torch.rand(2, 3, 64, 96))
+    assert torch.equal(tokens, tokens[:, :1].expand_as(tokens))
+    assert not torch.equal(tokens[0], tokens[1])
+
+
 def test_an_unknown_reader_is_refused() -> None:
     with pytest.raises(ValueError, match="did you mean 'convolution'"):
         build_autoencoder(AutoencoderConfig(reader="convolutions"), SYSTEM)

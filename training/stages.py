@@ -294,7 +294,7 @@ class IntrinsicStage(_BottleneckStage):
 
     def tokens(self, frames: Tensor) -> Tensor:
         """What goes into the bottleneck."""
-        return self.autoencoder.context(self.autoencoder.vision_encoder(frames))
+        return self.autoencoder.tokens(frames)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Terms]:
         """L_intrinsic of a batch of frames and labels."""

@@ -19,6 +19,7 @@ from piwm_gym.models.glimpse import Glimpse
 from piwm_gym.models.maps import MapDecoder
 from piwm_gym.models.physical import (
     READERS,
+    ConvolutionalEncoder,
     PhysicalDecoder,
     TokenTransformer,
     TransformerConfig,
@@ -52,7 +53,8 @@ class AutoencoderConfig:
         num_codes: Codebook size of discrete variants.
         commitment_weight: Weight of the commitment loss (paper: beta = 0.25).
         kl_weight: Weight of the KL divergence (paper: beta = 1).
-        reader: Extrinsic only: E_p by a ``"transformer"`` (paper) or by ``"convolution"``.
+        reader: E_p by a ``"transformer"`` (paper) or by ``"convolution"``; intrinsic encoders, which
+            have a transformer anyway, get what a convolution reads besides.
         glimpse: Extrinsic only: width of the layers of E_p's closer look, for systems that are
             seen from the side; 0 for none (paper).
         drawer: Extrinsic only: D_p by a ``"transformer"`` (paper), or by learned ``"maps"`` for
@@ -299,7 +301,9 @@ class Intrinsic(Autoencoder):
     frame -E_v, transformer-> tokens -bottleneck-> [z_p, z_v] -transformer, D_v-> frame
 
     A transformer in front of the bottleneck lets every token see the whole frame: the discrete
-    physical state is a mean over all tokens' codes, most of which see only background.
+    physical state is a mean over all tokens' codes, most of which see only background. Where a
+    transformer is a poor reader, a convolutional one tells all tokens what it sees: without it
+    Lunar Lander's discrete variant read nothing at all in twelve epochs.
     """
 
     def __init__(
@@ -316,6 +320,11 @@ class Intrinsic(Autoencoder):
             )
         self.vision_encoder = VisionEncoder(vision, system.frame.background)
         self.context = TokenTransformer(transformer, grid, vision.token_dim)
+        self.reader = (
+            ConvolutionalEncoder(transformer, grid, vision.token_dim, transformer.width)
+            if config.reader == "convolution"
+            else None
+        )
         self.bottleneck = bottleneck(
             config, grid, transformer.merge, transformer.width, num_physical=self.num_physical
         )
@@ -325,9 +334,15 @@ class Intrinsic(Autoencoder):
         )
         self.vision_decoder = VisionDecoder(vision, grid, system.frame.background)
 
+    def tokens(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B M C"]:
+        """What goes into the bottleneck."""
+        seen = self.vision_encoder(frames)
+        context = self.context(seen)
+        return context if self.reader is None else context + self.reader(seen)[:, None]
+
     def latent(self, frames: Float[Tensor, "B 3 H W"]) -> Latent:
         """Bottleneck output of frames."""
-        return self.bottleneck(self.context(self.vision_encoder(frames)))
+        return self.bottleneck(self.tokens(frames))
 
     def split(
         self, value: Float[Tensor, "B N C"]

@@ -209,6 +209,16 @@ ROWS: dict[str, tuple[Row, ...]] = {
             "230",
             lambda r: control(r, "imagined state", "state from real frames"),
         ),
+        (
+            "policies trained with parameters drawn within 5 % of the learned ones, true states",
+            "",
+            lambda r: control(r, "imagined state", "true state", 0.05),
+        ),
+        (
+            "the same on states estimated from real frames",
+            "",
+            lambda r: control(r, "imagined state", "state from real frames", 0.05),
+        ),
     ),
     "donkey_car": (
         ("x, y and heading from one frame, RMSE", "0.15 m, 0.15 m, 0.1 rad", _CAR.one_frame),
@@ -269,6 +279,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
             "the same drivers on states estimated from frames",
             "5 laps",
             lambda r: driving(r, "state from frames"),
+        ),
+        (
+            "their pupils, taught in the model on decoded frames, driving by frames alone",
+            "",
+            lambda r: driving(r, "frames"),
         ),
     ),
 }

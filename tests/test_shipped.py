@@ -19,9 +19,15 @@ from training.collect import Settings, collect
 from training.dataset import load_dataset
 from training.metrics import TestSet, decoding, summary
 
-SLACK = {"cartpole": 1.5, "lunar_lander": 1.5, "donkey_car": 1.9}
+SLACK = {
+    "cartpole": 1.5,
+    "lunar_lander": 1.5,
+    "lunar_lander-intrinsic-continuous": 1.9,
+    "donkey_car": 1.9,
+}
 """Fewer trajectories than the two hundred of the claims: their errors scatter. Most where one frame
-in two hundred, taken for another place, makes most of a root mean square."""
+in two hundred, taken for another place, or one terrain in eighty makes most of a root mean
+square."""
 TRAJECTORIES = {"cartpole": 40, "lunar_lander": 80, "donkey_car": 80}
 """Half of Lunar Lander's have no 50 frames in free flight, and engines are dispersed."""
 UNSEEN_SEED = 20_001
@@ -80,7 +86,8 @@ def test_claims_hold_on_unseen_episodes(
     env_id: str, variant: str, unseen: Callable[[str], TestSet]
 ) -> None:
     model = load(env_id, variant)
-    slack = SLACK[model.system.name]
+    system = model.system.name
+    slack = SLACK.get(f"{system}-{variant}", SLACK[system])
     claimed = flatten(model.metadata["measured"])
     found = flatten(summary(model, unseen(env_id)))
     assert found.keys() == claimed.keys()

@@ -96,12 +96,19 @@ def action_rmse(results: Results, **wanted: object) -> str:
     return values(results, "agreement", [("action_rmse", ".3f", "")], **wanted).strip()
 
 
-def control(results: Results, training: str, deployment: str) -> str:
-    """Real and imagined returns of the policies, one number per seed."""
+def control(results: Results, training: str, deployment: str, uncertainty: float = 0.0) -> str:
+    """Real and imagined returns of the policies, one number per seed.
+
+    Args:
+        results: Of a system.
+        training: What the policies observe in the model.
+        deployment: What they observe in the real environment.
+        uncertainty: Within what fraction parameters were drawn for training.
+    """
     chosen: dict[str, object] = {
         "training_observations": training,
         "deployment_observations": deployment,
-        "uncertainty": 0.0,
+        "uncertainty": uncertainty,
     }
     if not results.has("control", variant=VARIANT, **chosen):
         return MISSING

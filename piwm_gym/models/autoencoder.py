@@ -53,8 +53,8 @@ class AutoencoderConfig:
         num_codes: Codebook size of discrete variants.
         commitment_weight: Weight of the commitment loss (paper: beta = 0.25).
         kl_weight: Weight of the KL divergence (paper: beta = 1).
-        reader: E_p by a ``"transformer"`` (paper) or by ``"convolution"``; intrinsic encoders, which
-            have a transformer anyway, get what a convolution reads besides.
+        reader: E_p by a ``"transformer"`` (paper) or by ``"convolution"``; intrinsic encoders have
+            a transformer anyway, and get what a convolution reads besides.
         glimpse: Extrinsic only: width of the layers of E_p's closer look, for systems that are
             seen from the side; 0 for none (paper).
         drawer: Extrinsic only: D_p by a ``"transformer"`` (paper), or by learned ``"maps"`` for

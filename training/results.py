@@ -19,8 +19,11 @@ class Results:
         self._folder, self.system = folder, system
 
     def rows(self, table: str, **wanted: object) -> Table:
-        """Rows of a table whose columns have the wanted values."""
-        with (self._folder / f"{self.system}-{table}.csv").open() as file:
+        """Rows of a table whose columns have the wanted values; none where there is no table."""
+        path = self._folder / f"{self.system}-{table}.csv"
+        if not path.exists():
+            return []
+        with path.open() as file:
             return [
                 row
                 for row in csv.DictReader(file)
@@ -29,8 +32,7 @@ class Results:
 
     def has(self, table: str, **wanted: object) -> bool:
         """Whether there is such a row."""
-        path = self._folder / f"{self.system}-{table}.csv"
-        return path.exists() and bool(self.rows(table, **wanted))
+        return bool(self.rows(table, **wanted))
 
     def number(self, table: str, column: str, **wanted: object) -> float:
         """One number; the row must be unique."""

@@ -52,25 +52,28 @@ def against(ours: Rate, theirs: Rate, digits: int = 1) -> Callable[[Results, str
 def over_the_floor(results: Results, suffix: str) -> str:
     """Processor time of a step with a frame over that of the decoder's multiply-adds alone."""
     rate = Rate(VECTOR, 1024, FRAMES).of(results, "per_processor_second", suffix)
-    if rate is None:
+    products = _cost(results, "measured matrix throughput")
+    count = _cost(results, "multiply-adds of a decoded frame")
+    if rate is None or products is None or count is None:
         return MISSING
-    floor = _cost(results, "measured matrix throughput") / _cost(
-        results, "multiply-adds of a decoded frame"
-    )
-    return f"{floor / rate:.1f} x"
+    return f"{products / count / rate:.1f} x"
 
 
 def costs(text: Callable[..., str], *subjects: str) -> Callable[[Results, str], str]:
     """A cell with what ``text`` makes of the values of some costs, which compiling leaves alone."""
 
     def cell(results: Results, suffix: str) -> str:
-        return "" if suffix else text(*(_cost(results, subject) for subject in subjects))
+        values = [_cost(results, subject) for subject in subjects]
+        if suffix:
+            return ""
+        return MISSING if None in values else text(*values)
 
     return cell
 
 
-def _cost(results: Results, subject: str) -> float:
-    return results.number("costs", "value", subject=subject, device="cpu")
+def _cost(results: Results, subject: str) -> float | None:
+    rows = results.rows("costs", subject=subject, device="cpu")
+    return float(rows[0]["value"]) if rows else None
 
 
 def _of_frames(system: str, real: str) -> tuple[SpeedRow, ...]:

@@ -110,7 +110,7 @@ class Steady:
 
 def test_a_pupil_learns_from_frames_what_its_teacher_does(car_checkpoint: str) -> None:
     world = World("PIWM-DonkeyCar-v0", checkpoint=car_checkpoint)
-    lessons = Lessons(num_envs=4, rounds=2, steps=8, last_epochs=30, batch_size=16, eval_episodes=1)
+    lessons = Lessons(num_envs=4, rounds=2, steps=8, last_epochs=15, batch_size=16, eval_episodes=1)
     taught = teach(Steady(), world, lessons, seed=0)
     assert taught.steps == 64
     look = StackedFrames()

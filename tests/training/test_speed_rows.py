@@ -8,6 +8,7 @@ from training.results import MISSING, Results
 from training.speed_rows import (
     COMPILED,
     FRAMES,
+    SPEED_ROWS,
     VECTOR,
     Rate,
     against,
@@ -51,6 +52,11 @@ def test_one_cores_floor_is_compared_with_processor_time(results: Results) -> No
 def test_what_nobody_measured_says_so(results: Results) -> None:
     assert against(Rate(VECTOR, 64), THEIRS)(results, "") == MISSING
     assert against(OURS, Rate("gymnax", 64))(results, "") == MISSING
+
+
+def test_without_measurements_all_cells_say_so(tmp_path: Path) -> None:
+    for figure, _, cell in SPEED_ROWS["cartpole"]:
+        assert cell(Results(tmp_path, "cartpole"), "") == MISSING, figure
 
 
 def test_costs_stand_once(results: Results) -> None:

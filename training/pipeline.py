@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from piwm_gym.models import Autoencoder, Extrinsic, Intrinsic
+from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
@@ -38,8 +39,16 @@ from training.stages import (
 from training.training_data import TrainingData, steady
 
 
-def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[WorldModel, dict]:
+def train_variant(
+    config: TrainConfig, data: TrainingData, run: Run, direct: DirectDecoder | None = None
+) -> tuple[WorldModel, dict]:
     """Train all stages of one variant.
+
+    Args:
+        config: Its settings.
+        data: What to train on.
+        run: Where.
+        direct: What the direct decoder is like at first, instead of random.
 
     Returns:
         The model, and what each stage measured: losses on validation labels, epochs, seconds,
@@ -52,6 +61,9 @@ def train_variant(config: TrainConfig, data: TrainingData, run: Run) -> tuple[Wo
         data.system.asset,
     ).to(device)
     autoencoder = model.autoencoder
+    if direct is not None:
+        assert autoencoder.direct is not None
+        autoencoder.direct.load_state_dict(direct.state_dict())
     latents: Tensor | None = None
     if isinstance(autoencoder, Extrinsic):
         results, latents = train_reading(autoencoder, config, data, run)

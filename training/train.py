@@ -18,7 +18,9 @@ from rich.console import Console
 
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, resolve_device, save
 from piwm_gym.locate import file_name
+from piwm_gym.manifest import sha256
 from piwm_gym.models import VARIANTS
+from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.systems import get_system, unknown
 from training import distributed
 from training.config import TrainConfig, effective, preset
@@ -45,6 +47,8 @@ class Arguments:
         fold: Fold of cross-validation, 0 to 4; the plain split if not given.
         data: Folder of the data set; data/SYSTEM-laptop if not given.
         runs: Folder for logs and resumable states.
+        direct_from: Checkpoint of the same system whose direct decoder this one's begins as: the
+            same states look the same whatever variant reads them, and a few epochs are enough.
         out: Folder for finished checkpoints; the run's own if not given.
         device: auto, cpu or cuda.
         quiet: No progress bars.
@@ -59,6 +63,7 @@ class Arguments:
     fold: int | None = None
     data: Path | None = None
     runs: Path = Path("runs")
+    direct_from: Path | None = None
     out: Path | None = None
     device: str = "auto"
     quiet: bool = False
@@ -75,7 +80,8 @@ class Arguments:
 
     def settings(self, config: TrainConfig) -> dict[str, Any]:
         """What training depends on besides the data; goes into keys and the checkpoint."""
-        return {"preset": self.preset, **effective(config)}
+        given = {} if self.direct_from is None else {"direct_from": sha256(self.direct_from)}
+        return {"preset": self.preset, **effective(config), **given}
 
     def folder(self, config: TrainConfig, data: dict[str, Any]) -> Path:
         """The run's own folder. A fold has its own stage 1, so its runs are apart from others."""
@@ -113,9 +119,10 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
     """
     device = resolve_device(arguments.device)
     data = TrainingData.prepare(dataset, arguments.supervision, device)
+    direct = starting_direct(arguments, config)
     folder = arguments.folder(config, data.description)
     run = Run(folder, _tensorboard(folder), arguments.quiet)
-    model, results = train_variant(config, data, run)
+    model, results = train_variant(config, data, run, direct)
     path = arguments.checkpoint(config, data.description)
     if distributed.rank() == 0:
         metadata = {
@@ -128,6 +135,24 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
         save(model, path, metadata)
     distributed.barrier()
     return path
+
+
+def starting_direct(arguments: Arguments, config: TrainConfig) -> DirectDecoder | None:
+    """The direct decoder to begin with, where one is given.
+
+    Raises:
+        ValueError: It is of another system or of other sizes, or there is none.
+    """
+    if arguments.direct_from is None:
+        return None
+    model = load_checkpoint(arguments.direct_from, "cpu")
+    wanted, found = config.autoencoder.direct, model.config.autoencoder.direct
+    if model.system.name != arguments.system or found != wanted or wanted.patch is None:
+        raise ValueError(
+            f"direct_from: {arguments.direct_from} has {found} of {model.system.name}; expected "
+            f"{wanted} of {arguments.system}, with a patch"
+        )
+    return model.autoencoder.direct
 
 
 def _tensorboard(folder: Path) -> Log:

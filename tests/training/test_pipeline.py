@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.manifest import sha256
 from piwm_gym.models import VARIANTS, Dynamics, Extrinsic, build_autoencoder
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
@@ -302,6 +304,30 @@ def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) 
     assert len(list((tmp_path / "cartpole").glob("extrinsic-*"))) == 2
 
 
+def test_a_direct_decoder_may_begin_as_that_of_another_variant(
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["cartpole", "--preset", "debug", "--quiet", "--data", str(data_folder)]
+    command += ["--runs", str(tmp_path), "--out", str(tmp_path)]
+    assert main(command) == 0
+    given = tmp_path / "cartpole-extrinsic-discrete.safetensors"
+    command += ["--variant", "intrinsic-continuous", "--direct-from", str(given)]
+    assert main([*command, "--direct.learning-rate", "0"]) == 0
+    first, second = (
+        load_checkpoint(tmp_path / f"cartpole-{variant}.safetensors")
+        for variant in ("extrinsic-discrete", "intrinsic-continuous")
+    )
+    assert second.metadata["training"]["direct_from"] == sha256(given)
+    kept = second.autoencoder.direct.state_dict()
+    for name, tensor in first.autoencoder.direct.state_dict().items():
+        assert torch.equal(kept[name], tensor), name
+    assert main([*command, "--autoencoder.direct.width", "8"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(
+        r"direct_from: .*width=16.* of cartpole; expected .*width=8.* of cartpole", said
+    )
+
+
 def test_runs_of_a_fold_and_their_first_stage_are_apart_from_others(tmp_path: Path) -> None:
     words = ["cartpole", "--preset", "debug", "--runs", str(tmp_path)]
     folders = []
@@ -321,6 +347,7 @@ def test_runs_of_a_fold_and_their_first_stage_are_apart_from_others(tmp_path: Pa
         (["--preset", "labtop"], "did you mean 'laptop'"),
         (["--data", "nowhere"], "python -m training.collect"),
         (["--noise-level", "-1"], "noise_level is -1"),
+        (["--direct-from", "nowhere"], "nowhere"),
     ],
 )
 def test_mistakes_are_explained(

@@ -34,18 +34,21 @@ class Lessons:
         steps: Of every car in a round.
         last_epochs: Passes over everything after the last round, where others have one.
         batch_size: Samples per gradient step.
-        learning_rate: In the first round; falls linearly to zero.
+        learning_rate: Falls linearly to zero in the passes after the last round.
         noise: Standard deviation of what is added to actions while driving.
+        grain: The same of what is added to pixels while learning, of 255: decoded frames are
+            smooth and real ones are not, and a pupil had better not rely on that.
         eval_episodes: Imagined episodes to score the pupil on.
     """
 
     num_envs: int = 64
     rounds: int = 8
     steps: int = 100
-    last_epochs: int = 5
+    last_epochs: int = 8
     batch_size: int = 256
     learning_rate: float = 1e-3
     noise: float = 0.1
+    grain: float = 16.0
     eval_episodes: int = 20
 
 
@@ -78,11 +81,10 @@ def teach(teacher: PPO, world: World, lessons: Lessons, seed: int) -> Trained:
     for lesson, (seen, told) in enumerate(_drives(teacher, pupil, world, lessons, seed)):
         stacks.append(seen)
         wanted.append(told)
-        last = lesson == lessons.rounds - 1
-        for epoch in range(lessons.last_epochs if last else 1):
-            done = (lesson + epoch / lessons.last_epochs) / lessons.rounds
-            optimizer.param_groups[0]["lr"] = lessons.learning_rate * (1 - done)
-            _learn(pupil, optimizer, torch.cat(stacks), torch.cat(wanted), lessons.batch_size)
+        passes = lessons.last_epochs if lesson == lessons.rounds - 1 else 1
+        for epoch in range(passes):
+            optimizer.param_groups[0]["lr"] = lessons.learning_rate * (1 - epoch / passes)
+            _learn(pupil, optimizer, torch.cat(stacks), torch.cat(wanted), lessons)
     steps = lessons.rounds * lessons.steps * lessons.num_envs
     seconds = time.perf_counter() - began
     judges = _frames(world, lessons.eval_episodes, HELD_OUT)
@@ -121,14 +123,17 @@ def _drives(
 
 
 def _learn(
-    pupil: PPO, optimizer: torch.optim.Optimizer, stacks: Tensor, wanted: Tensor, size: int
+    pupil: PPO, optimizer: torch.optim.Optimizer, stacks: Tensor, wanted: Tensor, lessons: Lessons
 ) -> None:
     """One pass over the samples."""
     pupil.policy.set_training_mode(True)
-    for batch in torch.randperm(len(stacks)).split(size):
-        distribution = pupil.policy.get_distribution(stacks[batch])
+    # Drawing as much for every batch takes as long as learning from it: one serves all, shifted.
+    grain = lessons.grain * torch.randn(lessons.batch_size, *stacks.shape[1:])
+    for batch in torch.randperm(len(stacks)).split(lessons.batch_size):
+        shift = int(torch.randint(grain.numel(), ()))
+        seen = (stacks[batch] + grain[: len(batch)].roll(shift)).clamp_(0, 255)
         optimizer.zero_grad()
-        mse_loss(distribution.mode(), wanted[batch]).backward()
+        mse_loss(pupil.policy.get_distribution(seen).mode(), wanted[batch]).backward()
         optimizer.step()
     pupil.policy.set_training_mode(False)
 

@@ -1,6 +1,7 @@
 """The imagined frames of n slots: drawn once per state, in chunks, by torch or by machine code."""
 
 from collections.abc import Callable
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -13,8 +14,53 @@ from piwm_gym.world_model import WorldModel
 DECODE_CHUNK = {"cpu": 64, "cuda": 256}
 """Frames decoded at once: what is computed on the way stays in a processor's cache."""
 
-Draw = Callable[[Tensor, Tensor], Tensor]
-"""(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes."""
+Draw = Callable[..., Tensor]
+"""(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes, whose stills may be given."""
+
+
+class Stills:
+    """What the scenes of n slots look like without bodies: drawn once per scene, not per state.
+
+    Args:
+        model: Whose decoder may change later, and whose weights in place.
+    """
+
+    def __init__(self, model: WorldModel) -> None:
+        self._model = model
+        self._weights = tuple(model.autoencoder.parameters())
+        self._versions: list[int] = []
+        self._scenes: Tensor | None = None
+        self._drawn: Tensor | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether there are any: not on a GPU, which would have to wait for what has changed."""
+        model = self._model
+        still = bool(model.system.scene_variables) and model.autoencoder.decodes_by == "direct"
+        return still and model.device.type == "cpu" and model.system.camera is None
+
+    def of(self, scenes: Tensor) -> Tensor | None:
+        """(n, N, Z) stills of (n, S) scenes, if any are kept; not to be modified."""
+        if not self.kept:
+            return None
+        versions = [weight._version for weight in self._weights]
+        if self._scenes is None or self._drawn is None or versions != self._versions:
+            self._drawn = torch.cat(spread(self.draw, scenes.split(DECODE_CHUNK["cpu"])))
+            self._scenes, self._versions = scenes.clone(), versions
+            return self._drawn
+        rows = (scenes != self._scenes).any(1).nonzero().flatten()
+        if len(rows):
+            fresh = spread(self.draw, scenes[rows].split(DECODE_CHUNK["cpu"]))
+            self._drawn = self._drawn.index_copy(0, rows, torch.cat(fresh))
+            self._scenes = scenes.clone()
+        return self._drawn
+
+    @torch.no_grad()
+    def draw(self, scenes: Tensor) -> Tensor:
+        """(m, N, Z) stills of (m, S) scenes."""
+        still = self._model.still(scenes)
+        assert still is not None
+        return still
 
 
 class Frames:
@@ -33,6 +79,7 @@ class Frames:
         self._num_slots = num_slots
         self._scenic = bool(model.system.scene_variables)
         self._chunk = DECODE_CHUNK.get(model.device.type, max(DECODE_CHUNK.values()))
+        self._stills = Stills(model)
         self._present: Tensor | None = None
 
     def present(self, states: Tensor, scenes: Tensor) -> Tensor:
@@ -43,9 +90,10 @@ class Frames:
             scenes: (n, S) static visible variables.
         """
         if self._present is None:
+            stills = self._stills.of(scenes)
             if self.compiled and not self.by_size:
-                self._compile(states, scenes)
-            self._present = self.draw(states, scenes)
+                self._compile(states, scenes, stills)
+            self._present = self.draw(states, scenes, stills)
         return self._present
 
     def forget(self) -> None:
@@ -60,7 +108,7 @@ class Frames:
             drawn = self.draw(states[slots.rows], scenes[slots.rows])
             self._present = self._present.index_put((slots.rows,), drawn)
 
-    def draw(self, states: Tensor, scenes: Tensor) -> Tensor:
+    def draw(self, states: Tensor, scenes: Tensor, stills: Tensor | None = None) -> Tensor:
         """(m, H, W, 3) uint8 frames of states in their scenes.
 
         Compiled and uncompiled drawing differ by at most 1 of 255; the number of states decides
@@ -69,27 +117,33 @@ class Frames:
         Args:
             states: (m, D) SI units.
             scenes: (m, S) static visible variables.
+            stills: (m, N, Z) what the scenes look like, where that is known.
         """
-        pairs = zip(states.split(self._chunk), scenes.split(self._chunk), strict=True)
+        chunk = self._chunk
+        given = repeat(None) if stills is None else stills.split(chunk)
+        pieces = [*zip(states.split(chunk), scenes.split(chunk), given, strict=False)]
         # Machine code holds Python's lock and has threads of its own.
         alone = self.by_size or states.is_cuda
-        drawn = [*map(self._draw, pairs)] if alone else spread(self._draw, list(pairs))
+        drawn = [*map(self._draw, pieces)] if alone else spread(self._draw, pieces)
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
     @torch.no_grad()
-    def _draw(self, pair: tuple[Tensor, Tensor]) -> Tensor:
-        states, scenes = pair
+    def _draw(self, piece: tuple[Tensor, Tensor, Tensor | None]) -> Tensor:
+        states, scenes, still = piece
         compiled = self.by_size.get((self._model.autoencoder.decodes_by, len(states)))
-        if compiled is not None:
-            return compiled(states, scenes)
-        return self._model.draw(states, **({"scene": scenes} if self._scenic else {}))
+        if compiled is None:
+            return self._model.draw(states, scenes if self._scenic else None, still)
+        if still is None and self._stills.kept:
+            still = self._stills.draw(scenes)
+        return compiled(states, scenes) if still is None else compiled(states, scenes, still)
 
-    def _compile(self, states: Tensor, scenes: Tensor) -> None:
+    def _compile(self, states: Tensor, scenes: Tensor, stills: Tensor | None) -> None:
         """Compile drawing for as many frames as :meth:`draw` draws at once for all slots."""
         drawing = Drawing(self._model, self._scenic)
+        inputs = (states, scenes) if stills is None else (states, scenes, stills)
         for size in {min(self._num_slots, self._chunk), self._num_slots % self._chunk} - {0}:
             key = self._model.autoencoder.decodes_by, size
-            self.by_size[key] = FusedFrames(drawing, states[:size], scenes[:size])
+            self.by_size[key] = FusedFrames(drawing, *(x[:size] for x in inputs))
 
 
 __all__ = ["DECODE_CHUNK", "Frames"]

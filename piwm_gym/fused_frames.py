@@ -9,7 +9,7 @@ from piwm_gym import compiler
 
 
 class Drawing(nn.Module):
-    """``WorldModel.draw`` as a function of two tensors.
+    """``WorldModel.draw`` as a function of tensors alone.
 
     Args:
         model: The world model.
@@ -20,10 +20,10 @@ class Drawing(nn.Module):
         super().__init__()
         self.model, self.scenic = model, scenic
 
-    def forward(self, states: Tensor, scenes: Tensor) -> tuple[Tensor]:
+    def forward(self, states: Tensor, scenes: Tensor, still: Tensor | None = None) -> tuple[Tensor]:
         """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes."""
-        keywords = {"scene": scenes} if self.scenic else {}
-        return (self.model.draw(states, **keywords),)  # type: ignore[operator]
+        scene = scenes if self.scenic else None
+        return (self.model.draw(states, scene, still),)  # type: ignore[operator]
 
 
 class FusedFrames:
@@ -35,11 +35,11 @@ class FusedFrames:
     Args:
         drawing: Of the model, whose weights may change later.
         states: (m, D) like those to draw.
-        scenes: (m, S) likewise.
+        others: Scenes (m, S), and stills (m, N, Z) if they will be given; likewise.
     """
 
-    def __init__(self, drawing: Drawing, states: Tensor, scenes: Tensor) -> None:
-        inputs = states.contiguous(), scenes.contiguous()
+    def __init__(self, drawing: Drawing, states: Tensor, *others: Tensor) -> None:
+        inputs = tuple(x.contiguous() for x in (states, *others))
         self._weights: tuple[Tensor, ...] = ()
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -50,9 +50,9 @@ class FusedFrames:
                 self._draw = compiler.host_code(function, (*inputs, *self._weights))
 
     @torch.no_grad()
-    def __call__(self, states: Tensor, scenes: Tensor) -> Tensor:
-        """(m, H, W, 3) uint8 frames."""
-        return self._draw((states.contiguous(), scenes.contiguous(), *self._weights))[0]
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """(m, H, W, 3) uint8 frames of states, scenes and perhaps stills."""
+        return self._draw((*(x.contiguous() for x in inputs), *self._weights))[0]
 
 
 __all__ = ["Drawing", "FusedFrames"]

@@ -364,11 +364,29 @@ class WorldModel(nn.Module):
 
     @torch.no_grad()
     def draw(
-        self, states: Float[Tensor, "*B D"], scene: Float[Tensor, "*C S"] | None = None
+        self,
+        states: Float[Tensor, "*B D"],
+        scene: Float[Tensor, "*C S"] | None = None,
+        still: Shaped[Tensor, "B N Z"] | None = None,
     ) -> UInt8[Tensor, "*B H W 3"]:
-        """Frames of states as environments give them: :meth:`decode`, rounded, in less time."""
-        frames = self.autoencoder.draw_frames(self._configurations(states, scene))
+        """Frames of states as environments give them: :meth:`decode`, rounded, in less time.
+
+        Args:
+            states: As for :meth:`decode`.
+            scene: Likewise.
+            still: Of the scenes of (B, D) states, by :meth:`still`, where that is drawn already.
+        """
+        frames = self.autoencoder.draw_frames(self._configurations(states, scene), still)
         return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
+
+    @torch.no_grad()
+    def still(self, scene: Float[Tensor, "B S"]) -> Shaped[Tensor, "B N Z"] | None:
+        """What scenes look like without the bodies, for many frames with :meth:`draw`.
+
+        None where the decoder does not tell them apart.
+        """
+        nothing = scene.new_zeros(len(scene), len(self.system.visible))
+        return self.autoencoder.still(torch.cat((nothing, scene), dim=-1))
 
     def _configurations(self, states: Tensor, scene: Tensor | None) -> Float[Tensor, "N P"]:
         """What frames of states show."""

@@ -110,7 +110,7 @@ def test_frames_are_decoded_only_when_asked_for(
 ) -> None:
     calls: list[int] = []
     draw = model.draw
-    monkeypatch.setattr(model, "draw", lambda states: calls.append(1) or draw(states))
+    monkeypatch.setattr(model, "draw", lambda *args: calls.append(1) or draw(*args))
     env = WorldModelEnv(model=model, obs_type="state", render_mode="rgb_array")
     env.reset(seed=0)
     env.step(0)

@@ -14,9 +14,9 @@ from piwm_gym.vector_env import WorldModelVectorEnv
 def counting(calls: list[int], drawn: Any) -> Any:
     """Compiled drawing that notes how many frames were asked for."""
 
-    def draw(states: torch.Tensor, scenes: torch.Tensor) -> torch.Tensor:
+    def draw(states: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         calls.append(len(states))
-        return drawn(states, scenes)
+        return drawn(states, *others)
 
     return draw
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.bottleneck import Bottleneck, Latent, split
@@ -203,11 +203,24 @@ class Autoencoder(nn.Module):
             )
         self.decodes_by = decoder
 
-    def draw_frames(self, configuration: Float[Tensor, "B P"]) -> UInt8[Tensor, "B H W 3"]:
-        """Frames as environments give them; the direct decoder has a short way there."""
+    def draw_frames(
+        self, configuration: Float[Tensor, "B P"], still: Shaped[Tensor, "K N Z"] | None = None
+    ) -> UInt8[Tensor, "B H W 3"]:
+        """Frames as environments give them; the direct decoder has a short way there.
+
+        Args:
+            configuration: SI units.
+            still: Of their scenes, by :meth:`still`, where that has been drawn already.
+        """
         if self.direct is not None and self.decodes_by == "direct":
-            return self.direct.draw(self.normalize(configuration))
+            return self.direct.draw(self.normalize(configuration), still)
         return to_uint8(self.decode(configuration))
+
+    def still(self, configuration: Float[Tensor, "B P"]) -> Shaped[Tensor, "K N Z"] | None:
+        """What of frames depends on the scene alone, if the decoder tells that apart."""
+        if self.direct is None or self.decodes_by != "direct":
+            return None
+        return self.direct.still(self.normalize(configuration))
 
     def decode_latent(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of normalised configurations by way of the latent; unclipped."""

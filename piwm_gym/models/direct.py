@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.maps import MapDecoder
-from piwm_gym.models.side_view import Painting, SideViewPainter
+from piwm_gym.models.side_view import SideViewPainter, put
 from piwm_gym.models.tokens import Grid
 from piwm_gym.systems import System
 
@@ -64,7 +64,7 @@ class DirectDecoder(nn.Module):
         row = self.patch * 3
         self.word = next(kind for kind in WORDS if row % kind.itemsize == 0)
         size = self.patch * row
-        self.painter: nn.Module
+        self.painter: MapDecoder | SideViewPainter
         if system.camera is not None:
             self.painter = MapDecoder(system, self.grid, size, config.width)
         elif system.side_view is not None:
@@ -81,30 +81,54 @@ class DirectDecoder(nn.Module):
 
     def forward(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of normalised configurations; unclipped."""
-        painting = self._paint(normalized)
+
+        def coloured(numbers: Tensor) -> Tensor:
+            return numbers + self.background
+
+        if isinstance(self.painter, MapDecoder):
+            patches = coloured(self.painter(normalized))
+        else:
+            near, drawn = self.painter.drawn(normalized)
+            patches = put(coloured(self.painter.still(normalized)), near, coloured(drawn))
         rows, columns = self.grid
-        frames = self._joined(painting.patches(len(normalized)))
+        frames = self._joined(patches)
         return frames.view(-1, rows * self.patch, columns * self.patch, 3).movedim(-1, 1)
 
-    def draw(self, normalized: Float[Tensor, "B F"]) -> UInt8[Tensor, "B H W 3"]:
-        """Frames as environments give them, clipped and rounded before they are put together."""
-        painting = self._paint(normalized).map(self._packed)
+    def draw(
+        self, normalized: Float[Tensor, "B F"], still: Shaped[Tensor, "K N Z"] | None = None
+    ) -> UInt8[Tensor, "B H W 3"]:
+        """Frames as environments give them, clipped and rounded before they are put together.
+
+        Args:
+            normalized: Configurations.
+            still: Of their scenes, by :meth:`still`, where that has been drawn already.
+        """
+        if isinstance(self.painter, MapDecoder):
+            patches = self._packed(self.painter(normalized))
+        else:
+            near, drawn = self.painter.drawn(normalized)
+            if still is None:
+                still = self._packed(self.painter.still(normalized))
+            patches = put(still, near, self._packed(drawn))
         rows, columns = self.grid
-        frames = self._joined(painting.patches(len(normalized))).view(torch.uint8)
+        frames = self._joined(patches).view(torch.uint8)
         return frames.view(-1, rows * self.patch, columns * self.patch, 3)
 
-    def _paint(self, normalized: Tensor) -> Painting:
-        painted = self.painter(normalized)
-        if not isinstance(painted, Painting):
-            painted = Painting(painted)
-        return painted.map(lambda numbers: numbers + self.background)
+    def still(self, normalized: Float[Tensor, "B F"]) -> Shaped[Tensor, "K N Z"] | None:
+        """What scenes look like without the bodies; None where nothing stands still.
+
+        Rounded and packed, for :meth:`draw`; K is B, or 1 for systems without a scene.
+        """
+        if isinstance(self.painter, MapDecoder):
+            return None
+        return self._packed(self.painter.still(normalized))
 
     def _packed(self, numbers: Float[Tensor, "*B S"]) -> Shaped[Tensor, "*B Z"]:
-        """Rounded to bytes, several of them in each number: fewer to move when frames are joined.
+        """Colours in bytes, several of them in each number: fewer to move when frames are joined.
 
         The bytes of a number are neighbours in a row of pixels of a patch.
         """
-        rounded = numbers.mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+        rounded = (numbers + self.background).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
         return rounded.view(self.word)
 
     def _joined(self, patches: Shaped[Tensor, "B N S"]) -> Shaped[Tensor, "B R P C Z"]:

@@ -6,11 +6,8 @@ patches. Only the patches within a body's reach are drawn anew; the rest is a le
 and, where there is a scene, what the skyline says.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int64, Shaped
 from torch import Tensor, nn
 
 from piwm_gym.models.tokens import Grid
@@ -25,38 +22,25 @@ BANDWIDTH = 8.0
 """Initial standard deviation of the angular frequencies, per reach."""
 
 
-class Painting(NamedTuple):
-    """Patches of a batch of frames.
+def put(
+    still: Shaped[Tensor, "K N S"], near: Int64[Tensor, "B M"], drawn: Shaped[Tensor, "B M S"]
+) -> Shaped[Tensor, "B N S"]:
+    """Patches with others in some places.
 
-    Attributes:
-        still: (B, N, S) of all places, or (1, N, S) if they are the same in all frames.
-        near: (B, M) places that look different, or None.
-        drawn: (B, M, S) what is there instead.
+    Args:
+        still: All patches, K = B, or 1 if they are the same in all frames.
+        near: Places.
+        drawn: What is there instead.
     """
-
-    still: Tensor
-    near: Tensor | None = None
-    drawn: Tensor | None = None
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Painting":
-        """The painting with a function applied to its numbers, which it may overwrite."""
-        drawn = None if self.drawn is None else function(self.drawn)
-        return Painting(function(self.still), self.near, drawn)
-
-    def patches(self, batch: int) -> Shaped[Tensor, "B N S"]:
-        """All patches as they look."""
-        still = self.still.expand(batch, -1, -1)
-        if self.near is None or self.drawn is None:
-            return still
-        count = still.shape[1]
-        first = torch.arange(batch, device=self.near.device)[:, None] * count
-        places = (self.near + first).flatten()
-        flat = still.reshape(batch * count, -1)
-        return flat.index_copy(0, places, self.drawn.flatten(0, 1)).unflatten(0, (batch, count))
+    batch, count = len(near), still.shape[1]
+    first = torch.arange(batch, device=near.device)[:, None] * count
+    flat = still.expand(batch, -1, -1).reshape(batch * count, -1)
+    places = (near + first).flatten()
+    return flat.index_copy(0, places, drawn.flatten(0, 1)).unflatten(0, (batch, count))
 
 
 class SideViewPainter(nn.Module):
-    """Normalised configurations to patches.
+    """Normalised configurations to patches: those of the scene, and those that bodies change.
 
     Args:
         system: Without periodic dimensions.
@@ -82,28 +66,46 @@ class SideViewPainter(nn.Module):
         self.look = nn.Linear(4 * bodies + 2 * frequencies + points, width)
         self.place = nn.Parameter(torch.zeros(rows * columns, width))
         self.body = nn.Sequential(
-            nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, size)
+            nn.ReLU(inplace=True),
+            nn.Linear(width, width),
+            nn.ReLU(inplace=True),
+            nn.Linear(width, size),
         )
 
-    def forward(self, normalized: Float[Tensor, "B P"]) -> Painting:
-        """Patches as differences from an empty frame: all of them, and those that bodies change."""
+    def still(self, normalized: Float[Tensor, "B P"]) -> Float[Tensor, "K N S"]:
+        """All patches as they look without the bodies: they depend on the scene alone.
+
+        K is B, or 1 for systems without a scene.
+        """
+        if self.ground is None:
+            return self.background[None]
+        scene = self._scene(self.around.configuration(normalized))
+        heights = self._heights(scene)[:, None]
+        skyline = self._skyline(self.around.y[None, :, None, None], heights)
+        return self.ground(skyline).add_(self.background)
+
+    def drawn(
+        self, normalized: Float[Tensor, "B P"]
+    ) -> tuple[Int64[Tensor, "B M"], Float[Tensor, "B M S"]]:
+        """The places that bodies change, and what is there."""
         around = self.around
         configuration = around.configuration(normalized)
         poses = self.system.poses(configuration)
         column, row = around.first(around.place(poses[:, :2, 0]))
+        columns, rows = column + around.columns, row + around.rows
         near = around.patches(column, row)
-        seen = self._seen(poses, around.x[column + around.columns], around.y[row + around.rows])
-        if self.ground is None:
-            still = self.background[None]
-            behind = self.background[near]
-        else:
-            skyline = self._skyline(configuration[:, len(self.system.visible) :])
-            still = self.background + self.ground(skyline)
-            seen += (chosen(skyline, near),)
-            behind = chosen(still, near)
+        x, y = around.x[columns], around.y[rows]
+        seen, behind = self._seen(poses, x, y), self.background[near]
+        if self.ground is not None:
+            heights = chosen(self._heights(self._scene(configuration)), columns)
+            skyline = self._skyline(y[:, :, None, None], heights[:, None])
+            seen += (skyline,)
+            behind = behind.add_(self.ground(skyline))
         look = self.look(torch.cat(seen, dim=-1))
-        drawn = self.body(look.add_(self.place[near]))
-        return Painting(still, near, drawn.add_(behind))
+        return near, self.body(look.add_(self.place[near])).add_(behind)
+
+    def _scene(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B S"]:
+        return configuration[:, len(self.system.visible) :]
 
     def _seen(
         self, poses: Float[Tensor, "B 3 K"], x: Float[Tensor, "B W"], y: Float[Tensor, "B H"]
@@ -130,21 +132,31 @@ class SideViewPainter(nn.Module):
         phase = plain @ self.frequencies
         return plain, phase.sin(), phase.cos()
 
-    def _skyline(self, scene: Float[Tensor, "B S"]) -> Float[Tensor, "B N K"]:
-        """How high patches lie above points of the ground below them, in patches."""
+    def _heights(self, scene: Float[Tensor, "B S"]) -> Float[Tensor, "B C K"]:
+        """Of the ground at points across the columns of patches, m."""
         around = self.around
         across = torch.linspace(-0.5, 0.5, SKYLINE_POINTS, device=around.x.device)
         places = (around.x[:, None] + around.wide * across).flatten()
-        heights = self.system.skyline(scene, places).unflatten(1, (1, len(around.x), -1))
-        above = (around.y[:, None, None] - heights) / around.tall
+        return self.system.skyline(scene, places).unflatten(1, (len(around.x), -1))
+
+    def _skyline(
+        self, y: Float[Tensor, "A R 1 1"], heights: Float[Tensor, "B 1 C K"]
+    ) -> Float[Tensor, "B M K"]:
+        """How high patches lie above points of the ground below them, in patches.
+
+        Args:
+            y: Of the rows of patches, m.
+            heights: Of the ground at the columns of patches, m.
+        """
+        above = (y - heights) / self.around.tall
         return above.clamp(-BEYOND, BEYOND).flatten(1, 2)
 
 
 def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(inputs, width),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
         nn.Linear(width, width),
-        nn.ReLU(),
+        nn.ReLU(inplace=True),
         nn.Linear(width, outputs),
     )

@@ -1,0 +1,91 @@
+"""Frames of slots: what depends on the scene alone is drawn once per scene."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from machine_code import drawn_directly
+
+from piwm_gym.vector_env import WorldModelVectorEnv
+from piwm_gym.world_model import WorldModel
+
+
+@pytest.fixture
+def lander() -> WorldModel:
+    return drawn_directly("lunar_lander")
+
+
+def counted(model: WorldModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many stills are drawn at once, from now on."""
+    calls: list[int] = []
+    draw = model.still
+
+    def still(scene: torch.Tensor) -> Any:
+        calls.append(len(scene))
+        return draw(scene)
+
+    monkeypatch.setattr(model, "still", still)
+    return calls
+
+
+def right(obs: np.ndarray, envs: WorldModelVectorEnv, model: WorldModel) -> bool:
+    """Whether frames are those of the slots' states, drawn one by one from nothing.
+
+    Products of matrices of other sizes have other last bits, which may round to another byte.
+    """
+    pairs = zip(torch.from_numpy(envs.state), envs.simulation.scene, strict=True)
+    expected = np.stack([model.draw(*pair).numpy() for pair in pairs])
+    return bool(np.abs(obs.astype(int) - expected).max() <= 1)
+
+
+def test_stills_are_drawn_once_per_scene(
+    lander: WorldModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = WorldModelVectorEnv(model=lander, num_envs=3)
+    calls = counted(lander, monkeypatch)
+    obs, _ = envs.reset(seed=0)
+    assert calls == [3]
+    envs.action_space.seed(0)
+    ended = 0
+    for step in range(250):
+        before = len(calls)
+        obs, *_, info = envs.step(envs.action_space.sample())
+        fresh = int(info.get("_scene", np.zeros(3, bool)).sum())
+        assert sum(calls[before:]) == fresh
+        if fresh or step % 50 == 0:
+            assert right(obs, envs, lander)
+        ended += fresh
+    assert ended
+    assert len({scene.tobytes() for scene in envs.simulation.scene.numpy()}) == 3
+
+
+@pytest.mark.parametrize("place", ["ground", "background"])
+def test_stills_are_drawn_anew_with_other_weights(lander: WorldModel, place: str) -> None:
+    envs = WorldModelVectorEnv(model=lander, num_envs=3)
+    before, _ = envs.reset(seed=0)
+    with torch.no_grad():
+        for name, weight in lander.autoencoder.named_parameters():
+            if f".{place}" in name:
+                weight.mul_(-1)
+    after, *_ = envs.step(envs.action_space.sample())
+    assert right(after, envs, lander)
+    assert np.abs(after.astype(int) - before).max() > 50
+
+
+def test_a_scene_given_at_a_reset_is_drawn(lander: WorldModel) -> None:
+    envs = WorldModelVectorEnv(model=lander, num_envs=3)
+    envs.reset(seed=0)
+    scene = np.linspace(1.0, 4.0, 11, dtype=np.float32)
+    mask = np.array([False, True, False])
+    obs, _ = envs.reset(options={"scene": scene, "reset_mask": mask})
+    assert right(obs, envs, lander)
+    obs, *_ = envs.step(envs.action_space.sample())
+    assert right(obs, envs, lander)
+
+
+@pytest.mark.parametrize("system", ["cartpole", "donkey_car"])
+def test_systems_without_a_scene_have_no_stills_of_it(system: str) -> None:
+    envs = WorldModelVectorEnv(model=drawn_directly(system), num_envs=3)
+    envs.reset(seed=0)
+    assert not envs.simulation.drawn._stills.kept

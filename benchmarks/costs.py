@@ -89,18 +89,28 @@ def _operations(total: Shape, a: Shape, b: Shape, **_: Any) -> int:
 def decoding(
     env_id: str, source: dict[str, Any], device: str, seconds: float = 2.0
 ) -> Iterator[tuple[str, float, str]]:
-    """Multiply-adds of a frame, and how far decoding is from what matrix products reach."""
+    """Multiply-adds of a frame, and how far decoding is from what matrix products reach.
+
+    A frame in the middle of an episode: what depends on the scene alone has been drawn before.
+    """
     model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
-    batch = 256
-    state = model.system.initial(torch.rand(batch, model.system.num_initial_uniforms)).to(device)
+    batch, system = 256, model.system
+    state = system.initial(torch.rand(batch, system.num_initial_uniforms)).to(device)
+    scene = still = None
+    if system.scene_variables:
+        scene = system.scene(torch.rand(batch, system.num_scene_uniforms)).to(device)
+        still = model.still(scene)
+
+    def draw() -> Any:
+        return model.draw(state, scene, still)
+
     square = torch.rand(1024, 1024, device=device)
     in_place = {torch.ops.aten.addmm_: _operations}  # torch counts the other form only
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=in_place) as counter:
-        model.decode(state)
+        draw()
     count = counter.get_total_flops() / 2 / batch
-    with torch.no_grad():
-        frames = Subject("", "", lambda: model.decode(state), batch, device=device).rates(seconds)
-        products = Subject("", "", lambda: square @ square, 1024**3, device=device).rates(seconds)
+    frames = Subject("", "", draw, batch, device=device).rates(seconds)
+    products = Subject("", "", lambda: square @ square, 1024**3, device=device).rates(seconds)
     yield "multiply-adds of a decoded frame", count, "1"
     yield "measured matrix throughput", products.processor, "multiply-adds/s"
     floor = count / products.processor

@@ -3,6 +3,7 @@
 import time
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -13,7 +14,7 @@ import piwm_gym
 from benchmarks.pixels import VecStack
 from benchmarks.recipes import Recipe
 from piwm_gym.registration import DEFAULT_VARIANT
-from piwm_gym.sb3 import PPO, StartAnywhere, make_vec_env
+from piwm_gym.sb3 import PPO, StartAnywhere, WorldModelVecEnv, make_vec_env
 from piwm_gym.world_model import WorldModel
 
 HELD_OUT = 1_000_000
@@ -43,20 +44,17 @@ class World:
         """The model itself, on the CPU."""
         return piwm_gym.load(self.env_id, self.variant, self.checkpoint, "cpu")
 
+    def make(self, num_envs: int, seed: int, obs_type: str, **kwargs: Any) -> WorldModelVecEnv:
+        """Imagined environments, on the CPU; other arguments as for ``gymnasium.make_vec``."""
+        source = {"variant": self.variant, "checkpoint": self.checkpoint, "device": "cpu"}
+        return make_vec_env(self.env_id, num_envs, seed, obs_type=obs_type, **source, **kwargs)
+
     def imagine(
         self, recipe: Recipe, num_envs: int, seed: int, *, training: bool = False
     ) -> VecEnv:
         """Imagined environments as the agent sees them; only those for training are randomised."""
-        venv = make_vec_env(
-            self.env_id,
-            num_envs,
-            seed,
-            obs_type=recipe.obs_type,
-            variant=self.variant,
-            checkpoint=self.checkpoint,
-            randomize=self._randomize() if training and self.uncertainty else None,
-            device="cpu",
-        )
+        randomize = self._randomize() if training and self.uncertainty else None
+        venv = self.make(num_envs, seed, recipe.obs_type, randomize=randomize)
         if training and recipe.anywhere:
             return StartAnywhere(venv, seed)
         return VecStack(venv) if recipe.obs_type == "pixels" else venv

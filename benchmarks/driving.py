@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -60,25 +60,42 @@ class Drive:
     position_error: np.ndarray
 
 
-class TrueState:
-    """Drivers see what the telemetry says.
+class Look(Protocol):
+    """What a driver sees of the car.
 
     Attributes:
         place: (2,) where the driver believes the car to be, m; None for one who does not say.
     """
 
+    place: np.ndarray | None
+
+    def see(self, obs: np.ndarray, frame: np.ndarray, action: np.ndarray | None) -> np.ndarray:
+        """What the driver gets of a moment, and of the action before it.
+
+        Args:
+            obs: What the telemetry says of it.
+            frame: (H, W, 3) of the camera.
+            action: None at the start of a drive.
+        """
+        ...
+
+
+class TrueState:
+    """What the telemetry says."""
+
     place: np.ndarray | None = None
 
     def see(self, obs: np.ndarray, frame: np.ndarray, action: np.ndarray | None) -> np.ndarray:
-        """What the driver gets of a moment, and of the action before it."""
+        """The observation as it is."""
         return obs
 
 
-class EstimatedState(TrueState):
-    """Drivers see the state that a model makes of the frames."""
+class EstimatedState:
+    """The state that a model makes of the frames."""
 
     def __init__(self, model: WorldModel) -> None:
         self._filter = StateFilter(model)
+        self.place: np.ndarray | None = None
 
     def see(self, obs: np.ndarray, frame: np.ndarray, action: np.ndarray | None) -> np.ndarray:
         """The estimate, in the observation's form."""
@@ -92,8 +109,10 @@ class EstimatedState(TrueState):
         return self._filter.model.system.observation(state).numpy()
 
 
-class StackedFrames(TrueState):
-    """Drivers see the last frames."""
+class StackedFrames:
+    """The last frames."""
+
+    place: np.ndarray | None = None
 
     def __init__(self) -> None:
         self._stacks = FrameStacks()
@@ -103,7 +122,7 @@ class StackedFrames(TrueState):
         return self._stacks.push(frame)
 
 
-def drive(agent: Any, look: TrueState, laps: float, seed: int, **simulator: Any) -> Drive:
+def drive(agent: Any, look: Look, laps: float, seed: int, **simulator: Any) -> Drive:
     """Let an agent drive until it has the laps or leaves the track.
 
     Args:
@@ -123,7 +142,7 @@ def drive(agent: Any, look: TrueState, laps: float, seed: int, **simulator: Any)
         real.close()
 
 
-def _drive(agent: Any, real: gym.Env, look: TrueState, laps: float, seed: int) -> Drive:
+def _drive(agent: Any, real: gym.Env, look: Look, laps: float, seed: int) -> Drive:
     system = DonkeyCar()
     obs, info = real.reset(seed=seed)
     action, terminated = None, False
@@ -143,7 +162,7 @@ def _drive(agent: Any, real: gym.Env, look: TrueState, laps: float, seed: int) -
     return Drive(done, terminated, float(np.mean(speeds)), np.array(ctes), np.array(errors))
 
 
-Driver = tuple[Trained, TrueState]
+Driver = tuple[Trained, Look]
 
 
 def drivers(
@@ -256,6 +275,7 @@ __all__ = [
     "LAPS",
     "Drive",
     "EstimatedState",
+    "Look",
     "StackedFrames",
     "TrueState",
     "drive",

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from benchmarks.agents import HELD_OUT, Trained, World, imagined_returns
-from piwm_gym.sb3 import PPO, StartAnywhere, make_vec_env
+from piwm_gym.sb3 import PPO, StartAnywhere
 
 STACK = 3
 """Frames that a pupil sees at once: one shows no speed, two hardly how the wheels stand."""
@@ -75,7 +75,8 @@ def teach(teacher: PPO, world: World, lessons: Lessons, seed: int) -> Trained:
         seed: Of weights, starts and noise.
     """
     began = time.perf_counter()
-    pupil = PPO("CnnPolicy", _frames(world, 1, seed), seed=seed, device="cpu")
+    frames = VecFrameStack(world.make(1, seed, "pixels"), STACK)
+    pupil = PPO("CnnPolicy", frames, seed=seed, device="cpu")
     optimizer = torch.optim.Adam(pupil.policy.parameters(), lr=lessons.learning_rate)
     stacks, wanted = list[Tensor](), list[Tensor]()
     for lesson, (seen, told) in enumerate(_drives(teacher, pupil, world, lessons, seed)):
@@ -87,24 +88,15 @@ def teach(teacher: PPO, world: World, lessons: Lessons, seed: int) -> Trained:
             _learn(pupil, optimizer, torch.cat(stacks), torch.cat(wanted), lessons)
     steps = lessons.rounds * lessons.steps * lessons.num_envs
     seconds = time.perf_counter() - began
-    judges = _frames(world, lessons.eval_episodes, HELD_OUT)
+    judges = VecFrameStack(world.make(lessons.eval_episodes, HELD_OUT, "pixels"), STACK)
     return Trained(pupil, steps, seconds, imagined_returns(pupil, judges))
-
-
-def _frames(world: World, num_envs: int, seed: int) -> VecFrameStack:
-    """Imagined environments as a pupil sees them."""
-    source = {"variant": world.variant, "checkpoint": world.checkpoint, "device": "cpu"}
-    return VecFrameStack(
-        make_vec_env(world.env_id, num_envs, seed, obs_type="pixels", **source), STACK
-    )
 
 
 def _drives(
     teacher: PPO, pupil: PPO, world: World, lessons: Lessons, seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Of each round, (N, 3 STACK, H, W) frames seen and (N, A) actions that the teacher takes."""
-    source = {"variant": world.variant, "checkpoint": world.checkpoint, "device": "cpu"}
-    cars = make_vec_env(world.env_id, lessons.num_envs, seed, obs_type="pixels_state", **source)
+    cars = world.make(lessons.num_envs, seed, "pixels_state")
     venv = VecFrameStack(StartAnywhere(cars, seed), STACK)
     size = cars.observation_space["state"].shape[0]  # type: ignore[index]
     rng = np.random.default_rng(seed)

@@ -11,8 +11,8 @@ from piwm_gym.slots import Slots
 from piwm_gym.threads import spread
 from piwm_gym.world_model import WorldModel
 
-DECODE_CHUNK = {"cpu": 64, "cuda": 256}
-"""Frames decoded at once: what is computed on the way stays in a processor's cache."""
+DECODE_CHUNK = {"cpu": 128, "cuda": 256}
+"""Frames decoded at once: enough to be worth the calls, few enough for a processor's cache."""
 
 Draw = Callable[..., Tensor]
 """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes, whose stills may be given."""
@@ -51,7 +51,7 @@ class Stills:
         rows = (scenes != self._scenes).any(1).nonzero().flatten()
         if len(rows):
             fresh = spread(self.draw, scenes[rows].split(DECODE_CHUNK["cpu"]))
-            self._drawn = self._drawn.index_copy(0, rows, torch.cat(fresh))
+            self._drawn.index_copy_(0, rows, torch.cat(fresh))
             self._scenes = scenes.clone()
         return self._drawn
 

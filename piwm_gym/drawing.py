@@ -1,6 +1,7 @@
 """The imagined frames of n slots: drawn once per state, in chunks, by torch or by machine code."""
 
 from collections.abc import Callable
+from functools import cache
 from itertools import repeat
 
 import torch
@@ -14,8 +15,22 @@ from piwm_gym.world_model import WorldModel
 DECODE_CHUNK = {"cpu": 128, "cuda": 256}
 """Frames decoded at once: enough to be worth the calls, few enough for a processor's cache."""
 
+LARGEST_BLOCK = 2**25 - 2**16
+"""Bytes; glibc's limit on what it learns from is 2^25, its own header included."""
+
 Draw = Callable[..., Tensor]
 """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes, whose stills may be given."""
+
+
+@cache
+def keep_memory() -> None:
+    """Keep what is freed for the next frames, where the C library is glibc.
+
+    It gives large blocks back to the kernel at once, which then has to clear every page of the
+    next ones: up to a quarter of the time of a frame. Once such a block was freed, it keeps
+    blocks of up to that size, twice as much in all (mallopt(3), M_MMAP_THRESHOLD).
+    """
+    torch.empty(LARGEST_BLOCK, dtype=torch.uint8)
 
 
 class Stills:
@@ -73,6 +88,8 @@ class Frames:
     """
 
     def __init__(self, model: WorldModel, num_slots: int, compiled: bool) -> None:
+        if model.device.type == "cpu":
+            keep_memory()
         self.compiled = compiled
         self.by_size: dict[tuple[str, int], Draw] = {}
         self._model = model

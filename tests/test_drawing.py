@@ -1,5 +1,8 @@
 """Frames of slots: what depends on the scene alone is drawn once per scene."""
 
+import platform
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -89,3 +92,28 @@ def test_systems_without_a_scene_have_no_stills_of_it(system: str) -> None:
     envs = WorldModelVectorEnv(model=drawn_directly(system), num_envs=3)
     envs.reset(seed=0)
     assert not envs.simulation.drawn._stills.kept
+
+
+PAGE_FAULTS = """
+import resource, torch
+from piwm_gym.drawing import keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        blocks = [torch.ones(3 * 2**20) for _ in range(4)]  # 12 MiB each
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+torch.set_num_threads(1)
+keep_memory()
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc")
+def test_pages_are_kept_from_one_frame_to_the_next() -> None:
+    command = [sys.executable, "-c", PAGE_FAULTS]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(printed) < 100  # without it, 60,000

@@ -55,7 +55,7 @@ class Stills:
         return still and model.device.type == "cpu" and model.system.camera is None
 
     def of(self, scenes: Tensor) -> Tensor | None:
-        """(n, N, Z) stills of (n, S) scenes, if any are kept; not to be modified."""
+        """(n, H, W, 3) uint8 stills of (n, S) scenes, if any are kept; not to be modified."""
         if not self.kept:
             return None
         versions = [weight._version for weight in self._weights]
@@ -72,7 +72,7 @@ class Stills:
 
     @torch.no_grad()
     def draw(self, scenes: Tensor) -> Tensor:
-        """(m, N, Z) stills of (m, S) scenes."""
+        """(m, H, W, 3) uint8 stills of (m, S) scenes."""
         still = self._model.still(scenes)
         assert still is not None
         return still
@@ -134,7 +134,7 @@ class Frames:
         Args:
             states: (m, D) SI units.
             scenes: (m, S) static visible variables.
-            stills: (m, N, Z) what the scenes look like, where that is known.
+            stills: (m, H, W, 3) what the scenes look like, where that is known.
         """
         chunk = self._chunk
         given = repeat(None) if stills is None else stills.split(chunk)

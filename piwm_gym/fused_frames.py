@@ -35,7 +35,7 @@ class FusedFrames:
     Args:
         drawing: Of the model, whose weights may change later.
         states: (m, D) like those to draw.
-        others: Scenes (m, S), and stills (m, N, Z) if they will be given; likewise.
+        others: Scenes (m, S), and stills (m, H, W, 3) if they will be given; likewise.
     """
 
     def __init__(self, drawing: Drawing, states: Tensor, *others: Tensor) -> None:

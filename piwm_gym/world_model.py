@@ -367,7 +367,7 @@ class WorldModel(nn.Module):
         self,
         states: Float[Tensor, "*B D"],
         scene: Float[Tensor, "*C S"] | None = None,
-        still: Shaped[Tensor, "B N Z"] | None = None,
+        still: UInt8[Tensor, "B H W 3"] | None = None,
     ) -> UInt8[Tensor, "*B H W 3"]:
         """Frames of states as environments give them: :meth:`decode`, rounded, in less time.
 
@@ -380,7 +380,7 @@ class WorldModel(nn.Module):
         return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
 
     @torch.no_grad()
-    def still(self, scene: Float[Tensor, "B S"]) -> Shaped[Tensor, "B N Z"] | None:
+    def still(self, scene: Float[Tensor, "B S"]) -> UInt8[Tensor, "B H W 3"] | None:
         """What scenes look like without the bodies, for many frames with :meth:`draw`.
 
         None where the decoder does not tell them apart.

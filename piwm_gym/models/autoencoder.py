@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.bottleneck import Bottleneck, Latent, split
@@ -204,7 +204,7 @@ class Autoencoder(nn.Module):
         self.decodes_by = decoder
 
     def draw_frames(
-        self, configuration: Float[Tensor, "B P"], still: Shaped[Tensor, "K N Z"] | None = None
+        self, configuration: Float[Tensor, "B P"], still: UInt8[Tensor, "K H W 3"] | None = None
     ) -> UInt8[Tensor, "B H W 3"]:
         """Frames as environments give them; the direct decoder has a short way there.
 
@@ -216,7 +216,7 @@ class Autoencoder(nn.Module):
             return self.direct.draw(self.normalize(configuration), still)
         return to_uint8(self.decode(configuration))
 
-    def still(self, configuration: Float[Tensor, "B P"]) -> Shaped[Tensor, "K N Z"] | None:
+    def still(self, configuration: Float[Tensor, "B P"]) -> UInt8[Tensor, "K H W 3"] | None:
         """What of frames depends on the scene alone, if the decoder tells that apart."""
         if self.direct is None or self.decodes_by != "direct":
             return None

@@ -10,11 +10,11 @@ same configurations and frames as D_p.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, Int64, Shaped, UInt8
 from torch import Tensor, nn
 
 from piwm_gym.models.maps import MapDecoder
-from piwm_gym.models.side_view import SideViewPainter, put
+from piwm_gym.models.side_view import SideViewPainter
 from piwm_gym.models.tokens import Grid
 from piwm_gym.systems import System
 
@@ -81,21 +81,17 @@ class DirectDecoder(nn.Module):
 
     def forward(self, normalized: Float[Tensor, "B F"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of normalised configurations; unclipped."""
-
-        def coloured(numbers: Tensor) -> Tensor:
-            return numbers + self.background
-
         if isinstance(self.painter, MapDecoder):
-            patches = coloured(self.painter(normalized))
+            frames = self._joined(self.painter(normalized) + self.background)
         else:
+            still = self._joined(self.painter.still(normalized) + self.background)
             near, drawn = self.painter.drawn(normalized)
-            patches = put(coloured(self.painter.still(normalized)), near, coloured(drawn))
+            frames = self._put(still, near, drawn + self.background)
         rows, columns = self.grid
-        frames = self._joined(patches)
         return frames.view(-1, rows * self.patch, columns * self.patch, 3).movedim(-1, 1)
 
     def draw(
-        self, normalized: Float[Tensor, "B F"], still: Shaped[Tensor, "K N Z"] | None = None
+        self, normalized: Float[Tensor, "B F"], still: UInt8[Tensor, "K H W 3"] | None = None
     ) -> UInt8[Tensor, "B H W 3"]:
         """Frames as environments give them, clipped and rounded before they are put together.
 
@@ -104,24 +100,22 @@ class DirectDecoder(nn.Module):
             still: Of their scenes, by :meth:`still`, where that has been drawn already.
         """
         if isinstance(self.painter, MapDecoder):
-            patches = self._packed(self.painter(normalized))
-        else:
-            near, drawn = self.painter.drawn(normalized)
-            if still is None:
-                still = self._packed(self.painter.still(normalized))
-            patches = put(still, near, self._packed(drawn))
-        rows, columns = self.grid
-        frames = self._joined(patches).view(torch.uint8)
-        return frames.view(-1, rows * self.patch, columns * self.patch, 3)
+            return self._frames(self._joined(self._packed(self.painter(normalized))))
+        if still is None:
+            still = self.still(normalized)
+            assert still is not None
+        near, drawn = self.painter.drawn(normalized)
+        words = still.flatten(1).view(self.word)
+        return self._frames(self._put(words, near, self._packed(drawn)))
 
-    def still(self, normalized: Float[Tensor, "B F"]) -> Shaped[Tensor, "K N Z"] | None:
+    def still(self, normalized: Float[Tensor, "B F"]) -> UInt8[Tensor, "K H W 3"] | None:
         """What scenes look like without the bodies; None where nothing stands still.
 
-        Rounded and packed, for :meth:`draw`; K is B, or 1 for systems without a scene.
+        K is B, or 1 for systems without a scene.
         """
         if isinstance(self.painter, MapDecoder):
             return None
-        return self._packed(self.painter.still(normalized))
+        return self._frames(self._joined(self._packed(self.painter.still(normalized))))
 
     def _packed(self, numbers: Float[Tensor, "*B S"]) -> Shaped[Tensor, "*B Z"]:
         """Colours in bytes, several of them in each number: fewer to move when frames are joined.
@@ -131,8 +125,37 @@ class DirectDecoder(nn.Module):
         rounded = (numbers + self.background).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
         return rounded.view(self.word)
 
-    def _joined(self, patches: Shaped[Tensor, "B N S"]) -> Shaped[Tensor, "B R P C Z"]:
-        """Rows of patches, rows of pixels within them, columns of patches."""
+    def _joined(self, patches: Shaped[Tensor, "B N S"]) -> Shaped[Tensor, "B L"]:
+        """Row by row of pixels: rows of patches, rows of pixels within them, columns of patches."""
         rows, columns = self.grid
         split = patches.reshape(len(patches), rows, columns, self.patch, -1)
-        return split.transpose(2, 3).contiguous()
+        return split.transpose(2, 3).flatten(1)
+
+    def _put(
+        self,
+        still: Shaped[Tensor, "K L"],
+        near: Int64[Tensor, "B M"],
+        drawn: Shaped[Tensor, "B M S"],
+    ) -> Shaped[Tensor, "B L"]:
+        """Joined frames with other patches in some places.
+
+        Args:
+            still: The frames; K is B, or 1 if they are all the same.
+            near: The places.
+            drawn: What is there instead.
+        """
+        batch, columns = len(near), self.grid[1]
+        across = drawn.shape[-1] // self.patch
+        line = columns * across
+        first = near // columns * (self.patch * line) + near % columns * across
+        first = first + torch.arange(batch, device=near.device)[:, None] * still.shape[1]
+        rows = torch.arange(self.patch, device=near.device)[:, None] * line
+        within = (rows + torch.arange(across, device=near.device)).flatten()
+        frames = still.expand(batch, -1).clone().flatten()
+        places = (first[..., None] + within).flatten()
+        return frames.index_copy_(0, places, drawn.flatten()).view(batch, -1)
+
+    def _frames(self, words: Shaped[Tensor, "B L"]) -> UInt8[Tensor, "B H W 3"]:
+        """Joined frames of packed numbers, byte by byte."""
+        rows, columns = self.grid
+        return words.view(torch.uint8).view(-1, rows * self.patch, columns * self.patch, 3)

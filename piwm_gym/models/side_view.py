@@ -7,7 +7,7 @@ and, where there is a scene, what the skyline says.
 """
 
 import torch
-from jaxtyping import Float, Int64, Shaped
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from piwm_gym.models.tokens import Grid
@@ -20,23 +20,6 @@ BEYOND = 3.0
 """Ground further away than so many patches looks the same, whatever its distance."""
 BANDWIDTH = 8.0
 """Initial standard deviation of the angular frequencies, per reach."""
-
-
-def put(
-    still: Shaped[Tensor, "K N S"], near: Int64[Tensor, "B M"], drawn: Shaped[Tensor, "B M S"]
-) -> Shaped[Tensor, "B N S"]:
-    """Patches with others in some places.
-
-    Args:
-        still: All patches, K = B, or 1 if they are the same in all frames.
-        near: Places.
-        drawn: What is there instead.
-    """
-    batch, count = len(near), still.shape[1]
-    first = torch.arange(batch, device=near.device)[:, None] * count
-    flat = still.expand(batch, -1, -1).reshape(batch * count, -1)
-    places = (near + first).flatten()
-    return flat.index_copy(0, places, drawn.flatten(0, 1)).unflatten(0, (batch, count))
 
 
 class SideViewPainter(nn.Module):

@@ -55,7 +55,7 @@ class Stills:
         return still and model.device.type == "cpu" and model.system.camera is None
 
     def of(self, scenes: Tensor) -> Tensor | None:
-        """(n, H, W, 3) uint8 stills of (n, S) scenes, if any are kept; not to be modified."""
+        """(n, H, W, 3) uint8 stills of (n, S) scenes, if any are kept, until the next call."""
         if not self.kept:
             return None
         versions = [weight._version for weight in self._weights]

@@ -54,11 +54,12 @@ class Stills:
         still = bool(model.system.scene_variables) and model.autoencoder.decodes_by == "direct"
         return still and model.device.type == "cpu" and model.system.camera is None
 
+    @torch.inference_mode(False)  # what was made in that mode could not be changed out of it
     def of(self, scenes: Tensor) -> Tensor | None:
         """(n, H, W, 3) uint8 stills of (n, S) scenes, if any are kept, until the next call."""
         if not self.kept:
             return None
-        versions = [weight._version for weight in self._weights]
+        versions = [0 if w.is_inference() else w._version for w in self._weights]
         if self._scenes is None or self._drawn is None or versions != self._versions:
             self._drawn = torch.cat(spread(self.draw, scenes.split(DECODE_CHUNK["cpu"])))
             self._scenes, self._versions = scenes.clone(), versions

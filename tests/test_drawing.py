@@ -10,6 +10,7 @@ import pytest
 import torch
 from machine_code import drawn_directly
 
+from piwm_gym.drawing import Stills
 from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
 
@@ -85,6 +86,20 @@ def test_a_scene_given_at_a_reset_is_drawn(lander: WorldModel) -> None:
     assert right(obs, envs, lander)
     obs, *_ = envs.step(envs.action_space.sample())
     assert right(obs, envs, lander)
+
+
+def test_stills_are_kept_in_and_out_of_inference_mode() -> None:
+    with torch.inference_mode():
+        model = drawn_directly("lunar_lander")
+        stills = Stills(model)
+    scenes = model.system.scene(torch.rand(3, model.system.num_scene_uniforms))
+    for mode in (True, False, True):
+        with torch.inference_mode(mode):
+            scenes = scenes + torch.tensor([[0.0], [0.5], [0.0]])
+            drawn, fresh = stills.of(scenes), model.still(scenes)
+        assert drawn is not None
+        assert fresh is not None
+        assert (drawn.int() - fresh.int()).abs().max() <= 1
 
 
 @pytest.mark.parametrize("system", ["cartpole", "donkey_car"])

@@ -375,7 +375,16 @@ class WorldModel(nn.Module):
             states: As for :meth:`decode`.
             scene: Likewise.
             still: Of the scenes of (B, D) states, by :meth:`still`, where that is drawn already.
+
+        Raises:
+            ValueError: As for :meth:`decode`; stills of another shape or dtype.
         """
+        expected = (*states.shape[:-1], *self.system.frame.size, 3)
+        if still is not None and (still.dtype, still.shape) != (torch.uint8, expected):
+            raise ValueError(
+                f"still has shape {tuple(still.shape)} and dtype {still.dtype}; expected uint8 "
+                f"frames of the states' scenes, {expected}, as still() gives them"
+            )
         frames = self.autoencoder.draw_frames(self._configurations(states, scene), still)
         return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
 
@@ -384,6 +393,9 @@ class WorldModel(nn.Module):
         """What scenes look like without the bodies, for many frames with :meth:`draw`.
 
         None where the decoder does not tell them apart.
+
+        Args:
+            scene: Static visible variables, SI units.
         """
         nothing = scene.new_zeros(len(scene), len(self.system.visible))
         return self.autoencoder.still(torch.cat((nothing, scene), dim=-1))

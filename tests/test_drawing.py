@@ -109,6 +109,16 @@ def test_systems_without_a_scene_have_no_stills_of_it(system: str) -> None:
     assert not envs.simulation.drawn._stills.kept
 
 
+def test_stills_of_other_shapes_are_refused(lander: WorldModel) -> None:
+    scenes = lander.system.scene(torch.rand(2, lander.system.num_scene_uniforms))
+    states, still = torch.zeros(2, 8), lander.still(scenes)
+    assert still is not None
+    lander.draw(states, scenes, still)
+    for wrong in (still[:1], still.float(), still[..., 0]):
+        with pytest.raises(ValueError, match=r"still has shape .* expected uint8 .* \(2, "):
+            lander.draw(states, scenes, wrong)
+
+
 PAGE_FAULTS = """
 import resource, torch
 from piwm_gym.drawing import keep_memory

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn.functional import layer_norm
 
 from piwm_gym.models import VARIANTS, AutoencoderConfig, Dynamics, Intrinsic, build_autoencoder
 from piwm_gym.models.autoencoder import num_parameters
-from piwm_gym.models.bottleneck import split
 from piwm_gym.models.gaussian import Gaussian, kl_to_standard_normal
 from piwm_gym.models.physical import READERS, ConfigurationEmbedding, TransformerConfig
-from piwm_gym.models.quantizer import VectorQuantizer, physical_grid
+from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
 from piwm_gym.models.vision import VisionConfig, to_float, to_uint8
 from piwm_gym.systems import CartPole, DonkeyCar, LunarLander, System
@@ -63,7 +63,7 @@ def test_a_frame_depends_on_every_number_of_the_configuration(variant: str, syst
 
 
 def test_a_visual_part_needs_room_beside_the_configuration() -> None:
-    config = AutoencoderConfig("intrinsic-discrete", latent_dim=14)
+    config = AutoencoderConfig("intrinsic-continuous", latent_dim=14)
     with pytest.raises(ValueError, match="latent_dim is 14; expected more than 14"):
         build_autoencoder(config, SYSTEMS["lunar_lander"])
 
@@ -198,35 +198,54 @@ def test_commitment_weighs_a_quarter_of_the_codebook_loss() -> None:
     torch.testing.assert_close(quantizer(tokens).loss, 1.25 * squared)
 
 
-def test_the_physical_grid_repeats_points_and_reaches_beyond_the_range() -> None:
-    grid = physical_grid(512, 2)
-    assert grid.shape == (512, 2)
-    assert len(grid.unique(dim=0)) == 64
-    assert grid.abs().max() <= 1.25
-    assert grid.abs().max() > 1.0
-    assert torch.equal(grid, physical_grid(512, 2))
+def test_levels_are_repeated_and_reach_beyond_the_range() -> None:
+    physical = VectorQuantizer(8, (4, 4), num_physical=3).physical
+    levels, repeats = physical.flatten().unique(return_counts=True)
+    assert len(levels) == 64
+    assert (repeats == 8).all()
+    assert levels.min() == -1.25
+    assert levels.max() == 1.25
 
 
-def test_means_over_points_of_the_physical_grid_reach_every_configuration(
-    system: System,
+@pytest.mark.parametrize(("num_physical", "merge"), [(2, 2), (14, 4), (5, 1), (64, 1)])
+def test_means_of_quantised_physical_numbers_are_finer_than_a_level(
+    num_physical: int, merge: int
 ) -> None:
-    target = torch.rand(40, len(system.visible)) * 2 - 1
-    if system.scene_variables:
-        scene = system.scene(torch.rand(40, system.num_scene_uniforms))
-        low, high = (
-            torch.tensor([getattr(v, end) for v in system.scene_variables])
-            for end in ("low", "high")
-        )
-        target = torch.cat((target, (2 * scene - high - low) / (high - low)), dim=1)
-    points = physical_grid(512, target.shape[1])
-    logits = torch.zeros(40, len(points), requires_grad=True)
-    optimizer = torch.optim.Adam([logits], lr=0.1)
-    for _ in range(300):
-        error = logits.softmax(-1) @ points - target
-        optimizer.zero_grad()
-        error.square().sum().backward()
-        optimizer.step()
-    assert error.abs().mean() < 0.01
+    quantizer = VectorQuantizer(8, (8, 8), merge, 6, num_physical)
+    assert quantizer.physical_tokens is not None
+    propose = quantizer.physical_tokens.propose
+    token = layer_norm(torch.randn(50, 1, 8), (8,))
+    with torch.no_grad():
+        largest = propose(token).abs().max()
+        for numbers in propose.parameters():
+            numbers.div_(largest)
+    wanted = propose(token)[:, 0]
+    latent = quantizer(token.expand(-1, 64 // merge**2, -1))
+    physical, visual = quantizer.partition(latent.value)
+    share = 64 // num_physical
+    assert (physical - wanted).abs().max() < 0.5001 * quantizer.step / share
+    assert visual.shape == (50, 64, 5)
+
+
+def test_no_picture_moves_a_physical_number() -> None:
+    quantizer = VectorQuantizer(8, (4, 4), latent_dim=5, num_physical=3)
+    z = torch.randn(2, 16, 5)
+    chosen = quantizer.lookup(quantizer.nearest(z))
+    levels = quantizer.physical.flatten()
+    assert torch.equal(chosen[..., 0], levels[(z[..., :1] - levels).abs().argmin(-1)])
+    at_level = quantizer.physical[:, 0] == chosen[..., :1]
+    distance = (z[..., None, 1:] - quantizer.codebook).square().sum(-1)
+    best = distance.where(at_level, torch.inf).amin(-1)
+    torch.testing.assert_close((z - chosen)[..., 1:].square().sum(-1), best)
+
+
+def test_impossible_sizes_of_physical_parts_are_named() -> None:
+    with pytest.raises(ValueError, match="4 tokens for 5 physical numbers"):
+        VectorQuantizer(8, (2, 2), num_physical=5)
+    with pytest.raises(ValueError, match="num_codes is 12; .* multiple of 8 from 16"):
+        VectorQuantizer(8, (2, 2), num_physical=2, num_codes=12)
+    with pytest.raises(ValueError, match="latent_dim is 1; expected more than 1"):
+        VectorQuantizer(8, (2, 2), latent_dim=1, num_physical=2)
 
 
 def test_training_never_moves_the_physical_part_of_the_codebook() -> None:
@@ -242,11 +261,14 @@ def test_the_discrete_physical_state_is_the_mean_of_the_selected_physical_codes(
     assert isinstance(autoencoder, Intrinsic)
     frames = torch.rand(2, 3, 64, 64)
     latent = autoencoder.latent(frames)
-    physical, visual = split(latent.value, 2)
+    physical, visual = autoencoder.split(latent.value)
     quantizer = autoencoder.bottleneck
     assert isinstance(quantizer, VectorQuantizer)
-    torch.testing.assert_close(physical, quantizer.physical[latent.indices].mean(1))
-    assert visual.shape == (2, 64, 14)
+    selected = quantizer.physical[latent.indices][..., 0].unflatten(1, (8, 8))
+    # cells of 2 x 2 tokens: columns in turn stand for the position and the angle
+    expected = torch.stack((selected[:, :, ::2].mean((1, 2)), selected[:, :, 1::2].mean((1, 2))), 1)
+    torch.testing.assert_close(physical, expected)
+    assert visual.shape == (2, 64, 15)
     torch.testing.assert_close(autoencoder.encode(frames), autoencoder.denormalize(physical))
 
 

@@ -52,11 +52,13 @@ class CodebookKeeper(nn.Module):
 
     @torch.no_grad()
     def start(self, quantizer: VectorQuantizer, tokens: Float[Tensor, "B M F"]) -> None:
-        """Make the codebook from the latents of many frames."""
+        """Make the codebook from the latents of many frames, the same at every level."""
         generator = torch.Generator().manual_seed(0)
         visual = self._visual(quantizer, tokens)
         keep = torch.randperm(len(visual), generator=generator)[:32768].to(visual.device)
-        quantizer.codebook.copy_(kmeans(visual[keep], len(quantizer.codebook), generator))
+        levels = quantizer.num_levels
+        centres = kmeans(visual[keep], len(quantizer.codebook) // levels, generator)
+        quantizer.codebook.copy_(centres.repeat(levels, 1))
         self.started.fill_(True)
 
     @torch.no_grad()
@@ -81,4 +83,4 @@ class CodebookKeeper(nn.Module):
     def _visual(quantizer: VectorQuantizer, tokens: Tensor) -> Float[Tensor, "M V"]:
         """Visual parts of all latents before quantisation."""
         z = quantizer.continuous(tokens).flatten(0, 1).float()
-        return z[:, quantizer.physical.shape[1] :]
+        return z[:, -quantizer.visual_dim :]

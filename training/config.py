@@ -112,6 +112,9 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
     things: patches of 4 pixels whose kernels overlap by half draw them with a fifth less error
     than patches side by side (0.0037 and 0.0045 after 400 steps), and D_p draws from maps: after
     400 steps with an error of 0.015, a wide transformer after 1,200 with 0.023.
+
+    Cart Pole's intrinsic encoders have a convolutional reader, too: with it the discrete one's
+    interpretability loss was 0.016 after two epochs, without it 0.21 after nine.
     """
     glimpse = _glimpse(variant, system, {"cartpole": 256, "lunar_lander": 384})
     fine = VisionConfig(channels=(48,), kernels=(4,), strides=(4,), token_dim=32)
@@ -121,7 +124,10 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         vision = replace(fine, kernels=(8,), paddings=(2,))
         transformer = TransformerConfig(merge=4, feedforward=320)
     else:
-        return AutoencoderConfig(variant=variant, glimpse=glimpse, direct=_direct(system))
+        reader = "transformer" if variant.startswith("extrinsic") else "convolution"
+        return AutoencoderConfig(
+            variant=variant, glimpse=glimpse, direct=_direct(system), reader=reader
+        )
     return AutoencoderConfig(
         variant=variant,
         direct=_direct(system),
@@ -144,16 +150,11 @@ def _cpu(variant: str, system: str) -> TrainConfig:
         glimpse=_look(epochs=12),
         refinement=_refinement(system, fit),
         decoder=replace(fit, epochs=25, learning_rate=8e-3),
-        intrinsic=replace(fit, epochs=35, learning_rate=_intrinsic_rate(system)),
+        intrinsic=replace(fit, epochs=35, learning_rate=3e-3),
         dynamics=_dynamics(system),
         direct=replace(fit, epochs=40, learning_rate=4e-3),
         views=_views(variant, system, replace(fit, epochs=40, learning_rate=3e-3)),
     )
-
-
-def _intrinsic_rate(system: str) -> float:
-    """Of intrinsic variants; Lunar Lander's shipped ones learned at this rate."""
-    return 5e-3 if system == "cartpole" else 3e-3
 
 
 def _look(epochs: int) -> FitConfig:
@@ -197,7 +198,7 @@ def _gpu(variant: str, system: str) -> TrainConfig:
         glimpse=_look(epochs=12),
         refinement=_refinement(system, fit),
         decoder=replace(fit, epochs=40, learning_rate=8e-3),
-        intrinsic=replace(fit, epochs=60, learning_rate=_intrinsic_rate(system)),
+        intrinsic=replace(fit, epochs=60, learning_rate=3e-3),
         dynamics=_dynamics(system),
         direct=replace(fit, epochs=60, learning_rate=4e-3),
         views=_views(variant, system, replace(fit, epochs=40, learning_rate=3e-3)),

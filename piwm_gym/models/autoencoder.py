@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 
-from piwm_gym.models.bottleneck import Bottleneck, Latent, split
+from piwm_gym.models.bottleneck import Bottleneck, Latent
 from piwm_gym.models.direct import DirectConfig, DirectDecoder
 from piwm_gym.models.gaussian import Gaussian
 from piwm_gym.models.glimpse import Glimpse
@@ -314,7 +314,7 @@ class Intrinsic(Autoencoder):
     frame -E_v, transformer-> tokens -bottleneck-> [z_p, z_v] -transformer, D_v-> frame
 
     A transformer in front of the bottleneck lets every token see the whole frame: the discrete
-    physical state is a mean over all tokens' codes, most of which see only background. Where a
+    physical state is a mean over tokens' codes, most of which see only background. Where a
     transformer is a poor reader, a convolutional one tells all tokens what it sees: without it
     Lunar Lander's discrete variant read nothing at all in twelve epochs.
     """
@@ -325,12 +325,6 @@ class Intrinsic(Autoencoder):
         super().__init__(system)
         vision, transformer = config.vision, config.transformer
         grid = vision.grid(system.frame.size)
-        self.num_physical = self.num_features
-        if config.latent_dim <= self.num_physical:
-            raise ValueError(
-                f"latent_dim is {config.latent_dim}; expected more than {self.num_physical}, the "
-                f"numbers of {system.name}'s configuration: the rest is the visual part"
-            )
         self.vision_encoder = VisionEncoder(vision, system.frame.background)
         self.context = TokenTransformer(transformer, grid, vision.token_dim)
         self.reader = (
@@ -339,9 +333,9 @@ class Intrinsic(Autoencoder):
             else None
         )
         self.bottleneck = bottleneck(
-            config, grid, transformer.merge, transformer.width, num_physical=self.num_physical
+            config, grid, transformer.merge, transformer.width, num_physical=self.num_features
         )
-        visual = (self.bottleneck.num_tokens, config.latent_dim - self.num_physical)
+        visual = (self.bottleneck.num_tokens, self.bottleneck.visual_dim)
         self.decoder = PhysicalDecoder(
             transformer, grid, vision.token_dim, self.num_state, self.num_scene, visual
         )
@@ -361,7 +355,7 @@ class Intrinsic(Autoencoder):
         self, value: Float[Tensor, "B N C"]
     ) -> tuple[Float[Tensor, "B F"], Float[Tensor, "B N V"]]:
         """Normalised configuration and visual part of a latent."""
-        return split(value, self.num_physical)
+        return self.bottleneck.partition(value)
 
     def draw(
         self, normalized: Float[Tensor, "B F"], visual: Float[Tensor, "B N V"] | None = None

@@ -23,22 +23,36 @@ class Latent:
 
 
 class Bottleneck(nn.Module):
-    """Tokens to a latent of ``num_tokens`` tokens with ``latent_dim`` numbers each."""
+    """Tokens to a latent of ``num_tokens`` tokens with ``latent_dim`` numbers each.
+
+    Attributes:
+        visual_dim: How many of the numbers of a token are visual; the first are physical.
+    """
 
     num_tokens: int
     latent_dim: int
+    visual_dim: int
 
     def forward(self, tokens: Float[Tensor, "B M F"]) -> Latent:
         """Latent of (B, M, F) tokens."""
         raise NotImplementedError
 
+    def partition(
+        self, value: Float[Tensor, "B N C"]
+    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B N V"]]:
+        """Physical part of an intrinsic latent, a normalised configuration, and visual part."""
+        raise NotImplementedError
 
-def split(
-    value: Float[Tensor, "B N C"], num_physical: int
-) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B N V"]]:
-    """Partition an intrinsic latent into its physical and visual part, [z_p, z_v].
 
-    The physical part is the mean over the tokens, as the paper averages the physical parts of
-    the selected codes; a flat latent has one token, and the mean is the identity.
+def visual_dim(latent_dim: int, physical_dim: int) -> int:
+    """What the physical part leaves of a latent token.
+
+    Raises:
+        ValueError: Nothing.
     """
-    return value[..., :num_physical].mean(dim=1), value[..., num_physical:]
+    if latent_dim <= physical_dim:
+        raise ValueError(
+            f"latent_dim is {latent_dim}; expected more than {physical_dim}, the physical numbers "
+            "of a token: the rest is the visual part"
+        )
+    return latent_dim - physical_dim

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from piwm_gym.models.bottleneck import Bottleneck, Latent
+from piwm_gym.models.bottleneck import Bottleneck, Latent, visual_dim
 
 
 def kl_to_standard_normal(
@@ -41,6 +41,7 @@ class Gaussian(Bottleneck):
         super().__init__()
         self.num_tokens = 1 if flat else num_inputs
         self.latent_dim = latent_dim
+        self.visual_dim = visual_dim(latent_dim, num_physical)
         self.num_physical = num_physical
         self.kl_weight = kl_weight
         self.project = nn.Linear(input_dim * num_inputs // self.num_tokens, 2 * latent_dim)
@@ -57,3 +58,9 @@ class Gaussian(Bottleneck):
             noise = torch.randn_like(mean[..., p:]) * (0.5 * logvar[..., p:]).exp()
             value = torch.cat((mean[..., :p], mean[..., p:] + noise), dim=-1)
         return Latent(value, self.kl_weight * kl)
+
+    def partition(
+        self, value: Float[Tensor, "B N C"]
+    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B N V"]]:
+        """Physical and visual part of a flat latent."""
+        return value[:, 0, : self.num_physical], value[..., self.num_physical :]

@@ -2,7 +2,7 @@
 
 import math
 
-from jaxtyping import Float
+from jaxtyping import Shaped
 from torch import Tensor
 
 Grid = tuple[int, int]
@@ -30,7 +30,9 @@ def merged(grid: Grid, merge: int) -> Grid:
     return rows // merge, columns // merge
 
 
-def merge_tokens(tokens: Float[Tensor, "B N C"], grid: Grid, merge: int) -> Float[Tensor, "B M D"]:
+def merge_tokens(
+    tokens: Shaped[Tensor, "B N C"], grid: Grid, merge: int
+) -> Shaped[Tensor, "B M D"]:
     """Concatenate the tokens of each merge x merge cell of the grid."""
     batch, _, channels = tokens.shape
     rows, columns = merged(grid, merge)
@@ -38,7 +40,9 @@ def merge_tokens(tokens: Float[Tensor, "B N C"], grid: Grid, merge: int) -> Floa
     return cells.transpose(2, 3).reshape(batch, rows * columns, merge**2 * channels)
 
 
-def unmerge_tokens(cells: Float[Tensor, "B M D"], grid: Grid, merge: int) -> Float[Tensor, "B N C"]:
+def unmerge_tokens(
+    cells: Shaped[Tensor, "B M D"], grid: Grid, merge: int
+) -> Shaped[Tensor, "B N C"]:
     """Inverse of :func:`merge_tokens`; ``grid`` is the one of its result."""
     batch, _, width = cells.shape
     (rows, columns), channels = merged(grid, merge), width // merge**2

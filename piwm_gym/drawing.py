@@ -149,11 +149,12 @@ class Frames:
     def _draw(self, piece: tuple[Tensor, Tensor, Tensor | None]) -> Tensor:
         states, scenes, still = piece
         compiled = self.by_size.get((self._model.autoencoder.decodes_by, len(states)))
-        if compiled is None:
-            return self._model.draw(states, scenes if self._scenic else None, still)
-        if still is None and self._stills.kept:
+        if compiled is not None and still is None and self._stills.kept:
             still = self._stills.draw(scenes)
-        return compiled(states, scenes) if still is None else compiled(states, scenes, still)
+        stills = () if still is None else (still,)
+        if compiled is not None:
+            return compiled(states, scenes, *stills)
+        return self._model.draw(states, scenes if self._scenic else None, *stills)
 
     def _compile(self, states: Tensor, scenes: Tensor, stills: Tensor | None) -> None:
         """Compile drawing for as many frames as :meth:`draw` draws at once for all slots."""

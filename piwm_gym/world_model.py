@@ -392,11 +392,13 @@ class WorldModel(nn.Module):
     def still(self, scene: Float[Tensor, "B S"]) -> UInt8[Tensor, "B H W 3"] | None:
         """What scenes look like without the bodies, for many frames with :meth:`draw`.
 
-        None where the decoder does not tell them apart.
+        None for systems without a scene, and where the decoder does not tell them apart.
 
         Args:
             scene: Static visible variables, SI units.
         """
+        if not self.system.scene_variables:
+            return None
         nothing = scene.new_zeros(len(scene), len(self.system.visible))
         return self.autoencoder.still(torch.cat((nothing, scene), dim=-1))
 

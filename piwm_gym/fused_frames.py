@@ -20,10 +20,10 @@ class Drawing(nn.Module):
         super().__init__()
         self.model, self.scenic = model, scenic
 
-    def forward(self, states: Tensor, scenes: Tensor, still: Tensor | None = None) -> tuple[Tensor]:
-        """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes."""
+    def forward(self, states: Tensor, scenes: Tensor, *stills: Tensor) -> tuple[Tensor]:
+        """(m, H, W, 3) uint8 frames of (m, D) states in (m, S) scenes, perhaps over stills."""
         scene = scenes if self.scenic else None
-        return (self.model.draw(states, scene, still),)  # type: ignore[operator]
+        return (self.model.draw(states, scene, *stills),)  # type: ignore[operator]
 
 
 class FusedFrames:

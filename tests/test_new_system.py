@@ -11,6 +11,7 @@ from torch import Tensor
 
 from piwm_gym import systems
 from piwm_gym.env import WorldModelEnv
+from piwm_gym.fused_frames import Drawing
 from piwm_gym.models.vision import to_uint8
 from piwm_gym.systems import FrameSpec, Params, System, Variable
 from piwm_gym.systems.params import Learnable, Parametrisation, parameter
@@ -173,3 +174,9 @@ def test_observations_are_clipped_to_bounded_spaces(boat: WorldModel) -> None:
     assert obs in env.observation_space
     assert obs[0] == 3.0
     assert info["state"][0] == 4.0
+
+
+def test_its_own_drawing_is_what_would_be_compiled(boat: WorldModel) -> None:
+    states, scenes = torch.zeros(2, len(boat.system.variables)), torch.tensor([[0.5], [1.0]])
+    (drawn,) = Drawing(boat, scenic=True)(states, scenes)
+    assert torch.equal(drawn, boat.draw(states, scenes))

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
+from ctypes import CDLL
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,13 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
     return lambda inputs: call(list(inputs))
 
 
+def library(source: str) -> CDLL:
+    """C++ for the CPU, compiled or found in torch's cache; zeros keep their signs."""
+    from torch._inductor.codecache import CppCodeCache
+
+    return CppCodeCache.load(source, extra_flags=("-fsigned-zeros",))
+
+
 def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
     """Kernels for a GPU, recorded in a CUDA graph.
 
@@ -82,4 +90,4 @@ def with_weights(module: nn.Module, count: int) -> tuple[Function, tuple[Tensor,
     return functionalize(function), tuple(weight.detach() for weight in weights.values())
 
 
-__all__ = ["Function", "Step", "available", "cuda_graph", "host_code", "with_weights"]
+__all__ = ["Function", "Step", "available", "cuda_graph", "host_code", "library", "with_weights"]

@@ -160,7 +160,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `randomize`   | dict  | `None`                 | name to (low, high): drawn per episode   |
     | `device`      | str   | `"auto"`               | the GPU when there is one                |
     | `render_mode` | str   | `None`                 | `"rgb_array"`: `render()` gives frames   |
-    | `compile`     | bool  | `False`                | compile drawing (and Donkey Car's step)  |
+    | `compile`     | bool  | `False`                | compile steps and the drawing of frames  |
     | `decoder`     | str   | `None`                 | `"latent"`: draw as the paper does       |
 
     Physical parameters of Cart Pole:
@@ -251,9 +251,9 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             render_mode: None or ``"rgb_array"``.
             model: A model in memory instead of a checkpoint; not through ``gymnasium.make``,
                 which copies its arguments.
-            compile: Compile drawing at the first frame, which takes a while (less the next time);
-                frames may differ by 1 of 255. Steps are plain numbers, sooner done than compiled
-                ones are called; those of Donkey Car are not, and are compiled, now.
+            compile: Compile the step, now, and drawing at the first frame, which takes a while
+                (less the next time). States may differ in the last bits of sines and cosines,
+                frames by 1 of 255.
             decoder: How frames are drawn: ``"direct"`` or, as the paper does it, through the
                 ``"latent"``; default: directly where the checkpoint can.
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from inspect import signature
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -319,37 +319,68 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+class Straight(NamedTuple):
+    """What a function does to every single number, as lines of Python.
+
+    Attributes:
+        inputs: The examples it was written down from.
+        arguments: Names of the numbers of each.
+        lines: (name, expression), in order.
+        results: Names or expressions of the numbers of each result.
+        dtypes: Of the results.
+        constants: What other names mean.
+    """
+
+    inputs: Sequence[Tensor]
+    arguments: list[list[str]]
+    lines: list[tuple[str, str]]
+    results: list[list[str]]
+    dtypes: list[torch.dtype]
+    constants: dict[str, Any]
+
+
+def write_down(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> Straight:
+    """A function as straight-line code on numbers.
+
+    Args:
+        function: Pure function of tensors, whose way does not depend on their values.
+        inputs: An example of its arguments; float32, int32, int64 or bool.
+
+    Raises:
+        UnsupportedError: The function uses an operation that is not known here.
+    """
+    tape = _Tape()
+    arguments = [tape.given(x, f"a{i}_") for i, x in enumerate(inputs)]
+    with torch.no_grad(), tape:
+        results = function(*inputs)
+    told = [tape.read(result).flatten().tolist() for result in results]
+    dtypes = [result.dtype for result in results]
+    return Straight(inputs, arguments, _needed(tape.lines, told), told, dtypes, tape.constants)
+
+
 def scalar_code(
     function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
 ) -> Callable[..., tuple[Scalars, ...]]:
     """The function on lists of numbers.
 
     Args:
-        function: Pure function of tensors, whose way does not depend on their values.
-        inputs: An example of its arguments; float32, int32, int64 or bool.
+        function: See :func:`write_down`, and what it raises.
+        inputs: An example of its arguments.
 
     Returns:
         Function of as many sequences of numbers, each in the order of the flattened tensor:
         numpy's float32, Python's int and bool; it gives such sequences back, one for each result.
-
-    Raises:
-        UnsupportedError: The function uses an operation that is not known here.
     """
-    tape = _Tape()
-    heads = [
-        f"({''.join(f'{x}, ' for x in tape.given(x, f'a{i}_'))})" for i, x in enumerate(inputs)
-    ]
-    with torch.no_grad(), tape:
-        results = function(*inputs)
-    tails = [tape.read(result).flatten().tolist() for result in results]
+    code = write_down(function, inputs)
     arguments = [f"a{i}" for i in range(len(inputs))]
+    heads = [f"({''.join(f'{name}, ' for name in names)})" for names in code.arguments]
     unpacked = [f"{head} = {name}" for head, name in zip(heads, arguments, strict=True)]
-    body = [f"{name} = {text}" for name, text in _needed(tape.lines, tails)]
-    answer = ", ".join(f"[{', '.join(tail)}]" for tail in tails)
+    body = [f"{name} = {text}" for name, text in code.lines]
+    answer = ", ".join(f"[{', '.join(result)}]" for result in code.results)
     source = "\n    ".join(
         (f"def step({', '.join(arguments)}):", *unpacked, *body, f"return {answer},")
     )
-    scope = dict(tape.constants)
+    scope = dict(code.constants)
     exec(compile(source, "<scalar code>", "exec"), scope)
     return scope["step"]
 
@@ -364,4 +395,4 @@ def _needed(lines: dict[str, str], tails: list[list[str]]) -> list[tuple[str, st
     return kept[::-1]
 
 
-__all__ = ["UnsupportedError", "scalar_code"]
+__all__ = ["Scalars", "Straight", "UnsupportedError", "scalar_code", "write_down"]

@@ -56,7 +56,7 @@ class SingleSimulation(Simulation):
 
     Args:
         model: Never modified.
-        **arguments: Those of :class:`Simulation`. Only what cannot step on numbers is compiled.
+        **arguments: Those of :class:`Simulation`.
     """
 
     state: Tensor = _part("state")
@@ -69,10 +69,11 @@ class SingleSimulation(Simulation):
         self._numbers: Numbers | None = None
         self._numbers_of: Any = None
         self._params_numbers: list[Scalars] = []
-        self._ahead = False
+        self._ahead = self._compiled = False
         super().__init__(model, 1, **arguments)
 
     def _compile(self, mode: AutoresetMode) -> None:
+        self._compiled = True
         if self._solo is None:
             super()._compile(mode)
 
@@ -82,7 +83,7 @@ class SingleSimulation(Simulation):
         if self.device.type != "cpu":
             return None
         try:
-            return Solo(*self._example(AutoresetMode.DISABLED))
+            return Solo(*self._example(AutoresetMode.DISABLED), self._compiled)
         except UnsupportedError:
             return None
 

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from piwm_gym.advance import Moment, Rules, filled, flat, move, start
+from piwm_gym.native import Native
 from piwm_gym.scalar import Scalars, scalar_code
 from piwm_gym.systems import System
 
@@ -41,17 +42,23 @@ class Solo:
         moment: Of one slot.
         action: (1, *A).
         params: Physical parameters.
+        compiled: Whether to compile the code, which takes seconds.
 
     Raises:
         UnsupportedError: The system does what has no counterpart on numbers.
     """
 
-    def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
+    def __init__(
+        self, rules: Rules, moment: Moment, action: Tensor, params: Any, compiled: bool = False
+    ) -> None:
         inputs = (*moment, action, *vars(params).values())
-        self._code = scalar_code(partial(flat, move, rules, type(params)), inputs)
-        self._begin = scalar_code(partial(start, rules), (moment.positions,))
+        write = Native if compiled else scalar_code
+        self._code = write(partial(flat, move, rules, type(params)), inputs)
+        self._begin = write(partial(start, rules), (moment.positions,))
         self._moved_freely = rules.system.moved_freely
-        self._may_be_free = type(rules.system).moved_freely is not System.moved_freely
+        self._compiled = compiled
+        skips = type(rules.system).moved_freely is not System.moved_freely
+        self._may_be_free = skips and not compiled  # machine code gains nothing by it
         if self._may_be_free:  # other systems' transitions may not do without a scene
             free = partial(move, free=True)
             self._free = scalar_code(partial(flat, free, rules, type(params)), inputs)
@@ -59,14 +66,20 @@ class Solo:
 
     def __call__(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
         """One step: an ``Advanced`` with a list of numbers instead of each tensor."""
+        if self._compiled:
+            return filled(self._code(*moment, action, *params))
         with np.errstate(all="ignore"):  # like torch, which knows no warnings of this kind
-            if self._free_before:  # then it is worth a try
-                new = filled(self._free(*moment, action, *params))
-                if self._is_free(moment, new):
-                    return new
-            new = filled(self._code(*moment, action, *params))
-            if self._may_be_free:
-                self._is_free(moment, new)
+            return self._interpreted(moment, action, params)
+
+    def _interpreted(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
+        """As Python; what may move freely, and did, is first taken to do so again."""
+        if self._free_before:
+            new = filled(self._free(*moment, action, *params))
+            if self._is_free(moment, new):
+                return new
+        new = filled(self._code(*moment, action, *params))
+        if self._may_be_free:
+            self._is_free(moment, new)
         return new
 
     def _is_free(self, moment: Numbers, new: Any) -> bool:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from piwm_gym import compiler, simulation
+from piwm_gym import compiler, simulation, solo
 from piwm_gym.models import AutoencoderConfig
 from piwm_gym.models.direct import DirectConfig
+from piwm_gym.scalar import scalar_code
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 
 
@@ -19,6 +20,7 @@ def leave_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda inputs: function(*inputs)
 
     monkeypatch.setattr(compiler, "host_code", as_it_is)
+    monkeypatch.setattr(solo, "Native", scalar_code)
     monkeypatch.setattr(simulation, "available", lambda _: True)
 
 

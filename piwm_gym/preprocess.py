@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:  # the systems import torch; a process that only makes frames need not
-    from piwm_gym.systems.system import FrameSpec
+    from piwm_gym.systems.picture import FrameSpec
 
 RESIZER = "pillow-box"
 """Name of the resizer, recorded in every data set."""

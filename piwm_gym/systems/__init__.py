@@ -5,7 +5,8 @@ from piwm_gym.systems.cartpole import CartPole, CartPoleParams
 from piwm_gym.systems.donkey_car import DonkeyCar, DonkeyCarParams
 from piwm_gym.systems.lunar_lander import LunarLander, LunarLanderParams
 from piwm_gym.systems.params import Params
-from piwm_gym.systems.system import Camera, FrameSpec, SideView, System, Variable
+from piwm_gym.systems.picture import Camera, FrameSpec, SideView
+from piwm_gym.systems.system import System, Variable
 from piwm_gym.systems.track import Track
 
 SYSTEMS: dict[str, System] = {

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
-from piwm_gym.systems.system import FrameSpec, SideView, System, Variable, columns
+from piwm_gym.systems.picture import FrameSpec, SideView
+from piwm_gym.systems.system import System, Variable, columns
 
 X_THRESHOLD = 2.4
 THETA_THRESHOLD = 12 * 2 * math.pi / 360

@@ -46,7 +46,8 @@ from torch import Tensor
 
 from piwm_gym.courses import DEFAULT_COURSE, ROAD_HALF_WIDTH, ROAD_OFFSET, get_course
 from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
-from piwm_gym.systems.system import Camera, FrameSpec, System, Variable, columns
+from piwm_gym.systems.picture import Camera, FrameSpec
+from piwm_gym.systems.system import System, Variable, columns
 from piwm_gym.systems.track import Place, Track, wrap_angle
 
 MAX_CTE = 1.0

@@ -24,7 +24,8 @@ from torch import Tensor
 from piwm_gym.systems import lunar_ground
 from piwm_gym.systems.lunar_ground import CENTRE_OF_MASS, GYRATION_SQUARED, Motion, Pose
 from piwm_gym.systems.params import Learnable, Parametrisation, Params, Scalar, parameter
-from piwm_gym.systems.system import FrameSpec, SideView, System, Variable, columns, constant
+from piwm_gym.systems.picture import FrameSpec, SideView
+from piwm_gym.systems.system import System, Variable, columns, constant
 
 HULL_CENTRE = 0.101307
 """Height of the hull's own centre of mass above its origin, m: the velocities are this point's."""

@@ -267,7 +267,9 @@ class WorldModel(nn.Module):
             scene = seen.mean(dim=1)
         scene = spread_scene(self.system, scene, configurations[:, 0])
         actions = actions.to(self.device)
-        state = ESTIMATORS[init](self.system, configurations, actions, params, scene)
+        state = ESTIMATORS[init](
+            self.system, configurations, actions, params, scene, self.reading_std
+        )
         return state, scene
 
     def step(

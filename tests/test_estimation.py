@@ -50,6 +50,33 @@ def test_noise_hurts_shooting_less_the_longer_the_window() -> None:
     assert errors[0] > 4 * errors[1] > 4 * errors[2]
 
 
+@pytest.mark.parametrize("frames", [2, 4])
+def test_readings_count_as_much_as_they_are_worth(frames: int) -> None:
+    states, actions = trajectories(256, frames)
+    std = torch.tensor([0.002, 0.02])
+    noise = std * torch.randn(256, frames, 2, generator=torch.Generator().manual_seed(1))
+    seen = states[..., SYSTEM.visible] + noise
+    told, untold = (
+        (shooting(SYSTEM, seen, actions, PARAMS, reading_std=s) - states[:, -1])[:, [1, 3]]
+        .square()
+        .mean(0)
+        .sqrt()
+        for s in (std, None)
+    )
+    assert (told < torch.tensor([0.7, 0.95]) * untold).all(), (told, untold)
+    assert (told < 1.1 * states[:, -1, [1, 3]].std(0)).all(), "worse than a guess"
+
+
+def test_what_readings_do_not_tell_is_taken_from_the_middle_of_its_range() -> None:
+    system = DonkeyCar()
+    actions = torch.zeros(1, 1, 2)
+    seen = torch.zeros(1, 2, len(system.visible))
+    worthless = system.ranges[system.visible]
+    found = fit_start(system, seen, actions, system.reference, reading_std=worthless)
+    v = system.state_names.index("v")
+    assert found[0, v] == pytest.approx(float(system.centres[v]), rel=0.05)
+
+
 def test_batch_elements_do_not_interact() -> None:
     states, actions = trajectories(5, 10)
     configurations = states[..., SYSTEM.visible]

@@ -21,11 +21,14 @@ from piwm_gym.systems import System
 DIFFERENCE = 1e-2
 """Step of the numerical derivatives, in half ranges."""
 
-VELOCITY_PRIOR = 1e-4
-"""Weight of "velocities are near zero": squared ratio of the configuration's error to the
-velocity's spread, both normalised. It matters for windows of two or three frames only."""
+READING_STD = 6e-3
+"""How far readings of single frames scatter, in half ranges, where nobody says."""
 
-RIDGE = 1e-6
+SPREAD = 1 / 3
+"""Variance of what is not visible about the middle of its range, in half ranges: that of a uniform
+distribution. It matters for windows of a few frames only."""
+
+RIDGE = 0.03
 """Added to the normal equations: what the window does not depend on at all stays where it is."""
 
 TIE = 1e-3
@@ -43,8 +46,9 @@ ENOUGH = 5
 """Frames of the shortest window that is reweighted. Four with one that was misread had no better
 estimates for it, and three cannot tell which."""
 
-EXACT = 1e-6
-"""Misfit, in half ranges, below which a fit is exact and frames are not compared."""
+EXACT = 2e-4
+"""Misfit, in standard deviations of a reading, below which a fit is exact and frames are not
+compared."""
 
 
 def finite_difference(
@@ -53,8 +57,9 @@ def finite_difference(
     actions: Shaped[Tensor, "B U *A"],
     params: Any,
     scene: Float[Tensor, "B S"] | None = None,
+    reading_std: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, "B D"]:
-    """The paper's initialisation: velocity from the last two frames.
+    """The paper's initialisation: velocity from the last two frames, however these scatter.
 
     ``phi(z_t, z_{t+1}, a_t)`` of the paper is :meth:`System.end_state`.
     """
@@ -63,7 +68,10 @@ def finite_difference(
 
 
 class _Point(NamedTuple):
-    """A start (SI units) that was tried, and how its rollout compares, in half ranges."""
+    """A start (SI units) that was tried, and how its rollout compares, in standard deviations.
+
+    The slope is that per half range of each estimated number.
+    """
 
     start: Float[Tensor, "B D"]
     residual: Float[Tensor, "B T P"]
@@ -73,7 +81,8 @@ class _Point(NamedTuple):
 class _Fit:
     """Least squares over the start of a rollout: cost and Gauss-Newton steps, per batch element.
 
-    Each dimension is normalised by its half range. Derived dimensions stay as they are.
+    Readings count in their standard deviations, starts in half ranges. Derived dimensions stay as
+    they are.
     """
 
     def __init__(
@@ -83,15 +92,19 @@ class _Fit:
         actions: Shaped[Tensor, "B U *A"],
         params: Any,
         scene: Float[Tensor, "B S"] | None,
+        reading_std: Float[Tensor, " V"] | None,
     ) -> None:
-        self._difference = partial(
+        self._apart = partial(
             system.difference, variables=system.visible_variables, half_ranges=True
         )
         self._rollout = partial(system.rollout, actions=actions, params=params, scene=scene)
         self._visible = system.visible
         self._scale = (system.ranges / 2).to(configurations)
-        self._target = configurations / self._scale[self._visible]
-        self._prior = torch.full_like(self._scale, VELOCITY_PRIOR)
+        self._centre = system.centres.to(configurations)
+        half_ranges = self._scale[self._visible]
+        self._target = configurations / half_ranges
+        self._std = READING_STD if reading_std is None else reading_std / half_ranges
+        self._prior = torch.full_like(self._scale, 1 / SPREAD)
         self._prior[self._visible] = 0.0
         # Only what is estimated moves: (E, D) unit vectors.
         self._units = torch.eye(len(self._scale)).to(self._scale)[system.estimated]
@@ -100,6 +113,16 @@ class _Fit:
         """Normalised configurations of rollouts, their starts included."""
         states = torch.cat((starts[:, :, None], self._rollout(starts)), dim=2)
         return states[..., self._visible] / self._scale[self._visible]
+
+    def _difference(
+        self, a: Float[Tensor, "*A B T P"], b: Float[Tensor, "*A B T P"]
+    ) -> Float[Tensor, "*A B T P"]:
+        """Of normalised configurations, in standard deviations of a reading."""
+        return self._apart(a, b) / self._std
+
+    def _from_centre(self, start: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """In half ranges."""
+        return (start - self._centre) / self._scale
 
     def plain(self, start: Float[Tensor, "B D"], iterations: int) -> Float[Tensor, "B D"]:
         """Best of the starts tried, all frames alike; each step begins where the last one ended."""
@@ -141,7 +164,7 @@ class _Fit:
         weighted = (weights[..., None, None] * at.slope).flatten(1, 2).mT
         normal = weighted @ jacobian + torch.diag(self._units @ self._prior + RIDGE)
         gradient = (weighted @ at.residual.flatten(1)[..., None])[..., 0]
-        gradient = gradient - (self._prior * at.start / self._scale) @ self._units.T
+        gradient = gradient - (self._prior * self._from_centre(at.start)) @ self._units.T
         return at.start + self._scale * (torch.linalg.solve(normal, gradient) @ self._units)
 
     def _better(self, new: _Point, old: _Point, weights: Float[Tensor, "B T"]) -> _Point:
@@ -151,7 +174,7 @@ class _Fit:
 
     @torch.no_grad()
     def _cost(self, at: _Point, weights: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
-        prior = self._prior * (at.start / self._scale) ** 2
+        prior = self._prior * self._from_centre(at.start) ** 2
         return (weights * at.residual.square().sum(2)).sum(1) + prior.sum(1)
 
 
@@ -167,7 +190,7 @@ def frame_weights(residual: Float[Tensor, "B T P"], width: float) -> Float[Tenso
     but left out; frames that misfit alike weigh alike.
 
     Args:
-        residual: Normalised residuals.
+        residual: Residuals in standard deviations of a reading.
         width: Misfit at which the weight is a quarter, in median misfits.
     """
     misfit = residual.square().sum(2)
@@ -191,11 +214,13 @@ def fit_start(
     scene: Float[Tensor, "B S"] | None = None,
     iterations: int = 3,
     widths: Sequence[float] = (),
+    reading_std: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, "B D"]:
     """State at the first frame whose rollout fits all configurations, by Gauss-Newton.
 
-    Minimises the squared residuals of the configurations, each dimension normalised by its
-    range, over the start's estimated numbers; batched and differentiable. Each batch element
+    Minimises the squared residuals of the configurations, in standard deviations of a reading,
+    over the start's estimated numbers, whose velocities are taken to be uniform within their
+    ranges; batched and differentiable. Each batch element
     gets the best of the starts tried, as contact with the ground can make a step overshoot. The
     next step is taken from the last start all the same: in long windows of an unstable system
     the way to the best start leads over worse ones.
@@ -214,11 +239,13 @@ def fit_start(
             enough.
         widths: Of :func:`frame_weights`, one per reweighting, in windows of at least ``ENOUGH``
             frames. The last one is also what tells a misread frame.
+        reading_std: How far readings of single frames scatter, SI units; default: alike in all
+            dimensions, normalised by their ranges.
     """
     elapsed = system.dt * (configurations.shape[1] - 1)
     start = system.from_configurations(configurations[:, 0], configurations[:, -1], elapsed)
     start = system.settled(start, actions[:, 0], params)
-    fit = _Fit(system, configurations, actions, params, scene)
+    fit = _Fit(system, configurations, actions, params, scene, reading_std)
     plain = fit.plain(start, iterations)
     if not widths or configurations.shape[1] < ENOUGH:
         return system.wrap(plain)
@@ -234,9 +261,12 @@ def shooting(
     actions: Shaped[Tensor, "B U *A"],
     params: Any,
     scene: Float[Tensor, "B S"] | None = None,
+    reading_std: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, "B D"]:
     """State at the last frame of the trajectory that fits the window best, misread frames aside."""
-    start = fit_start(system, configurations, actions, params, scene, widths=WIDTHS)
+    start = fit_start(
+        system, configurations, actions, params, scene, widths=WIDTHS, reading_std=reading_std
+    )
     return system.rollout(start, actions, params, scene=scene)[:, -1]
 
 

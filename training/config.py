@@ -141,7 +141,11 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
 
 
 def _cpu(variant: str, system: str) -> TrainConfig:
-    """A CPU; a variant takes from half an hour to an hour on one slow core."""
+    """A CPU; a variant takes an hour or two on one slow core.
+
+    The direct decoder is worth most of it: Cart Pole's pictures had an error of 6.9 after 40 epochs
+    and of 2.7 after 85.
+    """
     fit = FitConfig(batch_size=128, samples_per_epoch=20_000, warmup_epochs=1, patience=100)
     return TrainConfig(
         architecture(variant, system),
@@ -152,7 +156,7 @@ def _cpu(variant: str, system: str) -> TrainConfig:
         decoder=replace(fit, epochs=25, learning_rate=8e-3),
         intrinsic=replace(fit, epochs=35, learning_rate=3e-3),
         dynamics=_dynamics(system),
-        direct=replace(fit, epochs=40, learning_rate=4e-3),
+        direct=replace(fit, epochs=100, learning_rate=4e-3),
         views=_views(variant, system, replace(fit, epochs=40, learning_rate=3e-3)),
     )
 

@@ -180,29 +180,39 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
 def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Rows:
     """Paper's Table 2: the pixel controller on frames and on their reconstructions.
 
-    Discrete actions agree or not; of continuous ones, the root mean squared difference.
+    Discrete actions agree or not; of continuous ones, the root mean squared difference. What is
+    drawn from true states tells how much of it is the drawing's, and how much the reading's.
     """
-    model = subject.model
-    discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
+    autoencoder = subject.model.autoencoder
+    discrete = isinstance(subject.model.system.action_space, gym.spaces.Discrete)
     parts = []
-    for frames in test.frames.split(CHUNK):
-        real = to_float(frames)
-        reconstructed = model.autoencoder.decode(model.autoencoder.encode(real)).clamp(0, 1)
-        one, other = controller(real), controller(reconstructed)
+    for part in torch.arange(len(test.frames)).split(CHUNK):
+        real = to_float(test.frames[part])
+        wanted = controller(real)
+        drawn = (
+            controller(autoencoder.decode(configurations).clamp(0, 1))
+            for configurations in (autoencoder.encode(real), test.configurations[part])
+        )
         if discrete:
-            parts.append((one.argmax(-1) == other.argmax(-1)).float())
+            parts.append([(x.argmax(-1) == wanted.argmax(-1)).float() for x in drawn])
         else:
-            parts.append((one - other).square().mean(-1))
-    each = torch.cat(parts)
+            parts.append([(x - wanted).square().mean(-1) for x in drawn])
+    each, of_true = map(torch.cat, zip(*parts, strict=True))
     by_trajectory = torch.stack(
         [each[test.trajectories == i].mean() for i in test.trajectories.unique()]
     )
-    if discrete:
-        name, mean, spread = "agreement_percent", 100 * each.mean(), 100 * by_trajectory.std()
-    else:
-        name, mean, spread = "action_rmse", each.mean().sqrt(), by_trajectory.sqrt().std()
+    name = "agreement_percent" if discrete else "action_rmse"
+
+    def told(values: Tensor) -> Tensor:
+        return 100 * values if discrete else values.sqrt()
+
     return [
-        {**subject.label, name: float(mean), "std_over_trajectories": float(spread)},
+        {
+            **subject.label,
+            name: float(told(each.mean())),
+            "std_over_trajectories": float(told(by_trajectory).std()),
+            f"{name}_from_true_states": float(told(of_true.mean())),
+        }
     ]
 
 

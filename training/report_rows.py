@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from training.results import (
+    ACTIONS,
+    AGREEMENT,
     VARIANT,
     Quantities,
     Results,
@@ -10,6 +12,7 @@ from training.results import (
     agreement,
     agreement_percent,
     control,
+    drawn_from_truth,
     driving,
     endings,
     parameters,
@@ -89,6 +92,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
             "pixel controller's agreement on reconstructions, label noise 0, 5, 10 %",
             "99, 98.5, 98 %",
             agreement,
+        ),
+        (
+            "the same on pictures drawn from true states, label noise 5 %",
+            "",
+            lambda r: drawn_from_truth(r, AGREEMENT),
         ),
         (
             "PPO trained in the model on states, real return from true states",
@@ -195,6 +203,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
             agreement,
         ),
         (
+            "the same on pictures drawn from true states, label noise 5 %",
+            "",
+            lambda r: drawn_from_truth(r, AGREEMENT),
+        ),
+        (
             "end of real episodes, landed, crashed or out of view, from 20 steps before",
             "95 %",
             endings,
@@ -269,6 +282,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
             "pixel controller's action RMSE on reconstructions, label noise 0, 5, 10 %",
             "0.08, 0.09, 0.11",
             lambda r: agreement(r, action_rmse),
+        ),
+        (
+            "the same on pictures drawn from true states, label noise 5 %",
+            "",
+            lambda r: drawn_from_truth(r, ACTIONS),
         ),
         (
             "PPO trained in the model on states, driving the simulator by true states",

@@ -10,6 +10,8 @@ MISSING = "not measured yet"
 Table = list[dict[str, str]]
 Column = tuple[str, str, str]
 """Name, format and unit of a number."""
+AGREEMENT: Column = ("agreement_percent", ".1f", "%")
+ACTIONS: Column = ("action_rmse", ".3f", "")
 
 
 class Results:
@@ -90,12 +92,19 @@ def agreement(results: Results, cell: Callable[..., str] | None = None) -> str:
 
 def agreement_percent(results: Results, **wanted: object) -> str:
     """Share of frames on whose reconstruction the pixel controller acts alike."""
-    return values(results, "agreement", [("agreement_percent", ".1f", "%")], **wanted)
+    return values(results, "agreement", [AGREEMENT], **wanted)
 
 
 def action_rmse(results: Results, **wanted: object) -> str:
     """Difference of the pixel controller's actions on frames and on their reconstructions."""
-    return values(results, "agreement", [("action_rmse", ".3f", "")], **wanted).strip()
+    return values(results, "agreement", [ACTIONS], **wanted).strip()
+
+
+def drawn_from_truth(results: Results, column: Column) -> str:
+    """What the controller makes of pictures of true states, which nothing has read."""
+    name, form, unit = column
+    column = (f"{name}_from_true_states", form, unit)
+    return values(results, "agreement", [column], variant=VARIANT, noise_level=0.05).strip()
 
 
 def control(results: Results, training: str, deployment: str, uncertainty: float = 0.0) -> str:

@@ -107,7 +107,8 @@ def test_evaluation_end_to_end(
     assert len(rows) % (HORIZON + 1) == 0
     perfect = "true parameters from the true state"
     assert results.number("forecast", "x", line=perfect, step=30) < 1e-4
-    assert 0 <= results.number("agreement", "agreement_percent") <= 100
+    for column in ("agreement_percent", "agreement_percent_from_true_states"):
+        assert 0 <= results.number("agreement", column) <= 100
     assert "not measured yet" in (tmp_path / "cartpole-targets.md").read_text()
     assert not (tmp_path / "cartpole-variants.md").exists()
     for name in ("estimation", "forecast", "decoding", "agreement"):  # as if there were another

@@ -52,7 +52,7 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
     return lambda inputs: call(list(inputs))
 
 
-def library(source: str) -> CDLL:
+def shared_library(source: str) -> CDLL:
     """C++ for the CPU, compiled or found in torch's cache; zeros keep their signs."""
     from torch._inductor.codecache import CppCodeCache
 
@@ -90,4 +90,12 @@ def with_weights(module: nn.Module, count: int) -> tuple[Function, tuple[Tensor,
     return functionalize(function), tuple(weight.detach() for weight in weights.values())
 
 
-__all__ = ["Function", "Step", "available", "cuda_graph", "host_code", "library", "with_weights"]
+__all__ = [
+    "Function",
+    "Step",
+    "available",
+    "cuda_graph",
+    "host_code",
+    "shared_library",
+    "with_weights",
+]

@@ -156,7 +156,7 @@ class Native:
 
     def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
         code = write_down(function, inputs)
-        self._step = compiler.library(source_code(code)).step
+        self._step = compiler.shared_library(source_code(code)).step
         self._step.argtypes, self._step.restype = [c_void_p] * 4, None
         self._given = [_Space(code.arguments, [x.dtype for x in inputs], a) for a in _ARRAYS]
         self._new = [_Space(code.results, code.dtypes, array) for array in _ARRAYS]

@@ -7,13 +7,15 @@ A key is a hash of all that the content depends on: settings and data. Interrupt
 where it was; finished work is not repeated.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from piwm_gym.checkpoint import load_checkpoint
 from piwm_gym.models import Autoencoder, Extrinsic, Intrinsic
-from piwm_gym.models.direct import DirectDecoder
+from piwm_gym.models.direct import DirectConfig, DirectDecoder
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
@@ -183,6 +185,30 @@ def train_drawing(
     decoder = PhysicalDecoderStage(autoencoder, source, foreground, config.weights)
     batches = data.split(latent=latents, frames=data.frames, configuration=normalized)
     return run.fit(decoder, batches, config.decoder, "physical-decoder")
+
+
+def starting_direct(path: Path | None, system: str, sizes: DirectConfig) -> DirectDecoder | None:
+    """The direct decoder to begin with, where a checkpoint is given.
+
+    Args:
+        path: Checkpoint of the same system, of any variant.
+        system: Short name of the system.
+        sizes: Sizes it must have.
+
+    Raises:
+        CheckpointError: The file cannot be used.
+        ValueError: It is of another system or of other sizes, or there is none.
+    """
+    if path is None:
+        return None
+    model = load_checkpoint(path, "cpu")
+    found = model.config.autoencoder.direct
+    if model.system.name != system or found != sizes or sizes.patch is None:
+        raise ValueError(
+            f"direct_from: {path} has {found} of {model.system.name}; expected {sizes} of "
+            f"{system}, with a patch"
+        )
+    return model.autoencoder.direct
 
 
 def train_direct(

@@ -16,12 +16,14 @@ import tyro
 from rich.console import Console
 
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
+from piwm_gym.manifest import sha256
 from piwm_gym.models import Extrinsic
+from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.world_model import WorldModel
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
-from training.pipeline import polish, round_weights
+from training.pipeline import polish, round_weights, starting_direct
 from training.reading import cache_latents, encode_all, train_glimpse
 from training.run import Run, key
 from training.stages import LatentSource
@@ -30,33 +32,58 @@ from training.training_data import TrainingData
 from training.views import check_camera
 
 
-def extended(model: WorldModel, config: TrainConfig) -> WorldModel:
-    """A copy of a model with the parts that are to be trained as new ones."""
+def extended(
+    model: WorldModel, config: TrainConfig, direct: DirectDecoder | None = None
+) -> WorldModel:
+    """A copy of a model with the parts that are to be trained as new ones.
+
+    Args:
+        model: Model to copy.
+        config: Which stages have epochs, and the sizes of new parts.
+        direct: Direct decoder that a new one begins as.
+    """
     old = model.config.autoencoder
     looks = isinstance(model.autoencoder, Extrinsic) and config.refinement.epochs
     glimpse = config.autoencoder.glimpse if looks else old.glimpse
-    direct = config.autoencoder.direct if config.direct.epochs else old.direct
+    redraws = config.direct.epochs or direct is not None
+    sizes = config.autoencoder.direct if redraws else old.direct
     asset = model.asset if model.system.asset is not None else None
     new = WorldModel(
-        replace(model.config, autoencoder=replace(old, glimpse=glimpse, direct=direct)), asset
+        replace(model.config, autoencoder=replace(old, glimpse=glimpse, direct=sizes)), asset
     )
     anew = ["autoencoder.glimpse."] if config.refinement.epochs else []
-    anew += ["autoencoder.direct."] if config.direct.epochs else []
+    anew += ["autoencoder.direct."] if redraws else []
     kept = {n: t for n, t in model.state_dict().items() if not n.startswith(tuple(anew))}
     new.load_state_dict(kept, strict=False)
+    if direct is not None:
+        assert new.autoencoder.direct is not None
+        new.autoencoder.direct.load_state_dict(direct.state_dict())
     new.metadata = model.metadata
     return new.requires_grad_(False).eval()
 
 
-def refine(model: WorldModel, config: TrainConfig, data: TrainingData, run: Run) -> WorldModel:
+def refine(
+    model: WorldModel,
+    config: TrainConfig,
+    data: TrainingData,
+    run: Run,
+    direct: DirectDecoder | None = None,
+) -> WorldModel:
     """The model after those of its last stages that have epochs.
 
     What its metadata claim of it is not measured anew here.
+
+    Args:
+        model: Model to copy and train.
+        config: Its stages; those without epochs are left out.
+        data: What it is trained on.
+        run: Where it is logged and resumed from.
+        direct: What the direct decoder is like at first, instead of random.
     """
     torch.manual_seed(config.direct.seed)
     stages = dict(model.metadata["stages"])
     training = dict(model.metadata["training"])
-    new = extended(model, config)
+    new = extended(model, config, direct)
     autoencoder, latents = new.autoencoder, None
     readings = encode_all(model.autoencoder, data.frames)
     if isinstance(autoencoder, Extrinsic) and (config.refinement.epochs or config.views.epochs):
@@ -95,6 +122,7 @@ def main(
     refinement: int | None = None,
     direct: int | None = None,
     views: int | None = None,
+    direct_from: Path | None = None,
 ) -> None:
     """Refine a checkpoint.
 
@@ -107,25 +135,29 @@ def main(
         refinement: Epochs of E_p, other than the preset's; 0 keeps what is there.
         direct: Epochs of the direct decoder, likewise.
         views: Epochs of E_p on drawn views, likewise.
+        direct_from: Checkpoint of the same system whose direct decoder a new one begins as.
     """
     try:
         model = load_checkpoint(checkpoint, "cpu")
         name, variant = model.system.name, model.config.autoencoder.variant
         dataset = load_dataset(data or Path("data") / f"{name}-laptop")
         config = preset(preset_name, variant, name)
-        if views:
+        given = {"refinement": refinement, "direct": direct, "views": views}
+        for stage, epochs in given.items():
+            if epochs is not None:
+                config = replace(config, **{stage: replace(getattr(config, stage), epochs=epochs)})
+        if config.views.epochs:
             check_camera(model.system)
+        begin = starting_direct(direct_from, name, config.autoencoder.direct)
         prepared = _prepared(model, dataset)
     except (ValueError, FileNotFoundError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False)
         sys.exit(2)
-    given = {"refinement": refinement, "direct": direct, "views": views}
-    for stage, epochs in given.items():
-        if epochs is not None:
-            config = replace(config, **{stage: replace(getattr(config, stage), epochs=epochs)})
-    settled = key(asdict(config), prepared.description, model.metadata["training"])
+    origin = {} if direct_from is None else {"direct_from": sha256(direct_from)}
+    settled = key(asdict(config), prepared.description, model.metadata["training"], origin)
     run = Run(runs / name / f"refined-{variant}-{settled}")
-    model = refine(model, config, prepared, run)
+    model = refine(model, config, prepared, run, begin)
+    model.metadata["training"] |= origin
     measured = summary(model, TestSet(dataset, model.system, torch.device("cpu")))
     save(model, out or checkpoint, {**model.metadata, "measured": measured})
 

@@ -20,13 +20,12 @@ from piwm_gym.checkpoint import CheckpointError, load_checkpoint, resolve_device
 from piwm_gym.locate import file_name
 from piwm_gym.manifest import sha256
 from piwm_gym.models import VARIANTS
-from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.systems import get_system, unknown
 from training import distributed
 from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, check_fold, describe, load_dataset
 from training.metrics import TestSet, summary
-from training.pipeline import train_variant
+from training.pipeline import starting_direct, train_variant
 from training.run import Log, Run, key
 from training.supervision import Bias, Supervision
 from training.training_data import TrainingData
@@ -119,7 +118,7 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
     """
     device = resolve_device(arguments.device)
     data = TrainingData.prepare(dataset, arguments.supervision, device)
-    direct = starting_direct(arguments, config)
+    direct = starting_direct(arguments.direct_from, arguments.system, config.autoencoder.direct)
     folder = arguments.folder(config, data.description)
     run = Run(folder, _tensorboard(folder), arguments.quiet)
     model, results = train_variant(config, data, run, direct)
@@ -135,24 +134,6 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
         save(model, path, metadata)
     distributed.barrier()
     return path
-
-
-def starting_direct(arguments: Arguments, config: TrainConfig) -> DirectDecoder | None:
-    """The direct decoder to begin with, where one is given.
-
-    Raises:
-        ValueError: It is of another system or of other sizes, or there is none.
-    """
-    if arguments.direct_from is None:
-        return None
-    model = load_checkpoint(arguments.direct_from, "cpu")
-    wanted, found = config.autoencoder.direct, model.config.autoencoder.direct
-    if model.system.name != arguments.system or found != wanted or wanted.patch is None:
-        raise ValueError(
-            f"direct_from: {arguments.direct_from} has {found} of {model.system.name}; expected "
-            f"{wanted} of {arguments.system}, with a patch"
-        )
-    return model.autoencoder.direct
 
 
 def _tensorboard(folder: Path) -> Log:

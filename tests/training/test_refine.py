@@ -1,11 +1,13 @@
 """A finished checkpoint, trained further: what is refined changes, the rest does not."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.manifest import sha256
 from training.collect import Settings, collect
 from training.refine import main
 from training.train import main as train
@@ -69,6 +71,28 @@ def test_a_closer_look_that_is_not_trained_is_not_added(data_folder: Path, tmp_p
     assert after.config.autoencoder.glimpse == 0
     frames = torch.randint(0, 256, (2, 64, 64, 3), dtype=torch.uint8)
     torch.testing.assert_close(after.encode_frames(frames), before.encode_frames(frames))
+
+
+def test_a_direct_decoder_may_begin_as_that_of_another_variant(
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = trained(data_folder, tmp_path, "intrinsic-continuous")
+    given = trained(data_folder, tmp_path, "extrinsic-discrete")
+    out = tmp_path / "refined.safetensors"
+    settings = {"preset_name": "debug", "refinement": 0, "direct": 0, "direct_from": given}
+    main(path, data_folder, tmp_path / "runs", out, **settings)
+    before, after, source = (load_checkpoint(file, "cpu") for file in (path, out, given))
+    assert after.metadata["training"]["direct_from"] == sha256(given)
+    wanted = before.state_dict()
+    drawing = {n: t for n, t in source.state_dict().items() if ".direct." in n}
+    for name in before.state_dict().keys() - {"reading_std"}:  # measured anew
+        tensor = after.state_dict()[name]
+        assert torch.equal(tensor, drawing.get(name, wanted[name])), name
+    other = trained(data_folder, tmp_path, "extrinsic-discrete", "--autoencoder.direct.width", "8")
+    with pytest.raises(SystemExit):
+        main(path, data_folder, tmp_path / "runs", out, **{**settings, "direct_from": other})
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(r"direct_from: .*width=8.* of cartpole; expected .*width=16", said)
 
 
 def test_data_of_other_seeds_are_refused(

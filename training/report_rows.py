@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from piwm_gym.registration import DEFAULT_VARIANT
 from training.results import (
     ACTIONS,
     AGREEMENT,
-    VARIANT,
     Quantities,
     Results,
     action_rmse,
@@ -147,7 +147,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
                     ("y_median", ".3f", "m"),
                     ("theta_median", ".3f", "rad"),
                 ),
-                variant=VARIANT,
+                variant=DEFAULT_VARIANT,
                 noise_level=0.05,
                 init="single",
             ),
@@ -159,7 +159,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
                 r,
                 "estimation",
                 (("scene", ".3f", "m"),),
-                variant=VARIANT,
+                variant=DEFAULT_VARIANT,
                 noise_level=0.05,
                 init="single",
             ),
@@ -242,7 +242,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
                 r,
                 "estimation",
                 (("median_distance", ".3f", "m"),),
-                variant=VARIANT,
+                variant=DEFAULT_VARIANT,
                 noise_level=0.05,
                 init="single",
             ),
@@ -254,7 +254,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
                 r,
                 "estimation",
                 (("misplaced_percent", ".2f", "%"),),
-                variant=VARIANT,
+                variant=DEFAULT_VARIANT,
                 noise_level=0.05,
                 init="single",
             ),

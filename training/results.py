@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-VARIANT = "extrinsic-discrete"
+from piwm_gym.registration import DEFAULT_VARIANT
+
 MISSING = "not measured yet"
 Table = list[dict[str, str]]
 Column = tuple[str, str, str]
@@ -58,11 +59,13 @@ def parameters(
     text: Callable[[list[float]], str] = percents,
 ) -> str:
     """Largest relative error over the starting points, of each learned quantity."""
-    if not results.has("parameters", variant=VARIANT, noise_level=noise):
+    if not results.has("parameters", variant=DEFAULT_VARIANT, noise_level=noise):
         return MISSING
     worst = []
     for name in names:
-        rows = results.rows("parameters", variant=VARIANT, noise_level=noise, parameter=name)
+        rows = results.rows(
+            "parameters", variant=DEFAULT_VARIANT, noise_level=noise, parameter=name
+        )
         worst.append(max(abs(float(row["relative_error"])) for row in rows))
     return text(worst)
 
@@ -86,7 +89,7 @@ def agreement(results: Results, cell: Callable[..., str] | None = None) -> str:
     """
     cell = agreement_percent if cell is None else cell
     return ", ".join(
-        cell(results, variant=VARIANT, noise_level=noise) for noise in (0.0, 0.05, 0.1)
+        cell(results, variant=DEFAULT_VARIANT, noise_level=noise) for noise in (0.0, 0.05, 0.1)
     )
 
 
@@ -104,7 +107,7 @@ def drawn_from_truth(results: Results, column: Column) -> str:
     """What the controller makes of pictures of true states, which nothing has read."""
     name, form, unit = column
     column = (f"{name}_from_true_states", form, unit)
-    return values(results, "agreement", [column], variant=VARIANT, noise_level=0.05).strip()
+    return values(results, "agreement", [column], variant=DEFAULT_VARIANT, noise_level=0.05).strip()
 
 
 def control(results: Results, training: str, deployment: str, uncertainty: float = 0.0) -> str:
@@ -121,9 +124,9 @@ def control(results: Results, training: str, deployment: str, uncertainty: float
         "deployment_observations": deployment,
         "uncertainty": uncertainty,
     }
-    if not results.has("control", variant=VARIANT, **chosen):
+    if not results.has("control", variant=DEFAULT_VARIANT, **chosen):
         return MISSING
-    rows = results.rows("control", variant=VARIANT, **chosen)
+    rows = results.rows("control", variant=DEFAULT_VARIANT, **chosen)
     real = ", ".join(f"{float(row['real_return_mean']):.1f}" for row in rows)
     imagined = ", ".join(f"{float(row['imagined_return_mean']):.0f}" for row in rows)
     return f"{real} (seeds; imagined return {imagined})"
@@ -139,9 +142,9 @@ def endings(results: Results) -> str:
 def driving(results: Results, observations: str) -> str:
     """Laps, mean speed and distance from the path of the drivers, one number per seed."""
     chosen: dict[str, object] = {"observations": observations, "uncertainty": 0.0}
-    if not results.has("driving", variant=VARIANT, **chosen):
+    if not results.has("driving", variant=DEFAULT_VARIANT, **chosen):
         return MISSING
-    rows = results.rows("driving", variant=VARIANT, **chosen)
+    rows = results.rows("driving", variant=DEFAULT_VARIANT, **chosen)
     names = (("laps", ".1f"), ("mean_speed", ".2f"), ("mean_cte", ".2f"))
     laps, speed, cte = (", ".join(f"{float(r[name]):{form}}" for r in rows) for name, form in names)
     return f"{laps} laps at {speed} m/s, {cte} m from the path"
@@ -161,23 +164,23 @@ class Quantities:
     forecast: tuple[Column, ...]
     reread: tuple[Column, ...]
 
-    def one_frame(self, results: Results, variant: str = VARIANT) -> str:
+    def one_frame(self, results: Results, variant: str = DEFAULT_VARIANT) -> str:
         """Error of what one frame shows."""
         chosen = {"variant": variant, "noise_level": 0.05, "init": "single"}
         return values(results, "estimation", self.single, **chosen)
 
-    def later(self, results: Results, line: str, variant: str = VARIANT) -> str:
+    def later(self, results: Results, line: str, variant: str = DEFAULT_VARIANT) -> str:
         """Error of a forecast of 30 steps."""
         chosen = {"variant": variant, "noise_level": 0.05, "line": line, "step": 30.0}
         return values(results, "forecast", self.forecast, **chosen)
 
-    def redrawn(self, results: Results, reader: str, variant: str = VARIANT) -> str:
+    def redrawn(self, results: Results, reader: str, variant: str = DEFAULT_VARIANT) -> str:
         """Error of what is re-read from decoded frames."""
         columns = [(f"{name}_by_the_{reader}", form, unit) for name, form, unit in self.reread]
         return values(results, "decoding", columns, variant=variant, noise_level=0.05)
 
 
-def ratio(results: Results, line: str, to: str, variant: str = VARIANT) -> str:
+def ratio(results: Results, line: str, to: str, variant: str = DEFAULT_VARIANT) -> str:
     """Normalised error of a forecast of 30 steps, relative to that of another line."""
     chosen = {"variant": variant, "noise_level": 0.05, "step": 30.0}
     if not results.has("forecast", line=line, **chosen):

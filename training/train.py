@@ -20,6 +20,7 @@ from piwm_gym.checkpoint import CheckpointError, load_checkpoint, resolve_device
 from piwm_gym.locate import file_name
 from piwm_gym.manifest import sha256
 from piwm_gym.models import VARIANTS
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import get_system, unknown
 from training import distributed
 from training.config import TrainConfig, effective, preset
@@ -55,7 +56,7 @@ class Arguments:
 
     system: tyro.conf.Positional[str]
     preset: str = "laptop"
-    variant: str = "extrinsic-discrete"
+    variant: str = DEFAULT_VARIANT
     noise_level: float = 0.05
     bias: Bias = "per_step"
     label_seed: int = 0

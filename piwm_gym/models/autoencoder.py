@@ -16,6 +16,7 @@ from piwm_gym.models.bottleneck import Bottleneck
 from piwm_gym.models.direct import DirectConfig, DirectDecoder
 from piwm_gym.models.physical import TransformerConfig
 from piwm_gym.models.vision import VisionConfig, to_uint8
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import System, unknown
 
 DECODERS = ("direct", "latent")
@@ -46,7 +47,7 @@ class AutoencoderConfig:
             appendix, instead of one per grid cell. Intrinsic-continuous latents are always flat.
     """
 
-    variant: str = "extrinsic-discrete"
+    variant: str = DEFAULT_VARIANT
     vision: VisionConfig = field(default_factory=VisionConfig)
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
     latent_dim: int = 64

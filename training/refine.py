@@ -157,6 +157,8 @@ def main(
     settled = key(asdict(config), prepared.description, model.metadata["training"], origin)
     run = Run(runs / name / f"refined-{variant}-{settled}")
     model = refine(model, config, prepared, run, begin)
+    if config.direct.epochs:  # what an earlier direct decoder began as is history
+        model.metadata["training"].pop("direct_from", None)
     model.metadata["training"] |= origin
     measured = summary(model, TestSet(dataset, model.system, torch.device("cpu")))
     save(model, out or checkpoint, {**model.metadata, "measured": measured})

@@ -88,6 +88,9 @@ def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     for name in before.state_dict().keys() - {"reading_std"}:  # measured anew
         tensor = after.state_dict()[name]
         assert torch.equal(tensor, drawing.get(name, wanted[name])), name
+    again = tmp_path / "again.safetensors"
+    main(out, data_folder, tmp_path / "runs", again, "debug", refinement=0, direct=1)
+    assert "direct_from" not in load_checkpoint(again, "cpu").metadata["training"]
     other = trained(data_folder, tmp_path, "extrinsic-discrete", "--autoencoder.direct.width", "8")
     with pytest.raises(SystemExit):
         main(path, data_folder, tmp_path / "runs", out, **{**settings, "direct_from": other})

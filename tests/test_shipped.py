@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 
 import piwm_gym
-from piwm_gym.checkpoint import CheckpointError
-from piwm_gym.locate import WEIGHTS, file_name
+from piwm_gym.locate import WEIGHTS
 from piwm_gym.models import VARIANTS
 from piwm_gym.registration import DEFAULT_VARIANT, ENTRIES, get_entry
 from piwm_gym.systems import get_system
@@ -24,6 +23,7 @@ SLACK = {
     "lunar_lander": 1.5,
     "lunar_lander-intrinsic-continuous": 1.9,
     "donkey_car": 1.9,
+    "donkey_car-intrinsic-discrete": 2.2,
 }
 """Fewer trajectories than the two hundred of the claims: their errors scatter. Most where one frame
 in two hundred, taken for another place, or one terrain in eighty makes most of a root mean
@@ -33,12 +33,7 @@ TRAJECTORIES = {"cartpole": 40, "lunar_lander": 80, "donkey_car": 80}
 UNSEEN_SEED = 20_001
 
 
-CASES = [
-    (env_id, variant)
-    for env_id, entry in ENTRIES.items()
-    for variant in VARIANTS
-    if (WEIGHTS / file_name(entry.system, variant)).is_file()
-]
+CASES = list(product(ENTRIES, VARIANTS))
 
 
 @pytest.fixture(scope="session")
@@ -66,19 +61,6 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, float]:
             flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         )
     return flat
-
-
-def test_the_default_variant_of_every_environment_is_shipped() -> None:
-    assert {env_id for env_id, variant in CASES if variant == DEFAULT_VARIANT} == set(ENTRIES)
-    assert sum(env_id == "PIWM-CartPole-v0" for env_id, _ in CASES) == len(VARIANTS)
-
-
-def test_a_variant_that_is_not_shipped_is_refused_with_what_is() -> None:
-    for env_id in ENTRIES:
-        for variant in VARIANTS:
-            if (env_id, variant) not in CASES:
-                with pytest.raises(CheckpointError, match=r"are shipped.*extrinsic-discrete"):
-                    load(env_id, variant)
 
 
 @pytest.mark.parametrize(("env_id", "variant"), CASES)
@@ -133,5 +115,5 @@ def test_a_decoder_that_draws_an_empty_scene_would_be_noticed(
 
 
 def test_weights_are_small() -> None:
-    for path in Path(WEIGHTS).glob("*.safetensors"):
+    for path in WEIGHTS.glob("*.safetensors"):
         assert path.stat().st_size < 6.5e6

@@ -92,6 +92,10 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
     if system.asset is not None:
         single |= misplacement(errors)
     rows: Rows = [{**subject.label, "init": "single", "window": 1, **single}]
+    whole = system.in_view(test.states)
+    if not whole.all():
+        values = of_configuration(system, rmse(errors[whole]))
+        rows.append({**subject.label, "init": "single, in view", "window": 1, **values})
     truth = test.futures[:, 0]
     for init, window in ESTIMATIONS:
         error = system.difference(estimate(model, test, window, init).state, truth)

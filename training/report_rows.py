@@ -137,7 +137,23 @@ ROWS: dict[str, tuple[Row, ...]] = {
         ),
         ("x, y and theta from one frame, RMSE", "0.1 m, 0.1 m, 0.04 rad", _LANDER.one_frame),
         (
-            "the same, median",
+            "the same, where the whole lander is in the picture",
+            "",
+            lambda r: values(
+                r,
+                "estimation",
+                (
+                    ("x", ".3f", "m"),
+                    ("y", ".3f", "m"),
+                    ("theta", ".3f", "rad"),
+                ),
+                variant=DEFAULT_VARIANT,
+                noise_level=0.05,
+                init="single, in view",
+            ),
+        ),
+        (
+            "median of all",
             "",
             lambda r: values(
                 r,

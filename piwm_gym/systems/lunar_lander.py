@@ -49,6 +49,8 @@ SETTLED_TURN = 0.15
 little motion where Box2D's 180 leave none."""
 VIEW_TOP = 8.8
 """Highest y (m) at which all of the level hull shows; the picture ends at 9.4, 0.6 above it."""
+VIEW_SIDE = 9.1
+"""Farthest x (m) at which both legs show; the picture ends at 10."""
 
 # State after a reset is linear in the two random forces (in units of 1000 N); coefficients by
 # regression on 200 resets of LunarLander-v3, residual below 3e-6.
@@ -353,8 +355,8 @@ class LunarLander(System):
         return lunar_ground.out_of_reach(scene, place, lowest, speed, turn, self.dt)
 
     def in_view(self, state: Float[Tensor, "*B 10"]) -> Bool[Tensor, "*B"]:
-        """Whether the whole lander is below the upper edge of the picture, where episodes begin."""
-        return state[..., 1] < VIEW_TOP
+        """Whether the whole lander is in the picture; episodes begin at its upper edge."""
+        return (state[..., 1] < VIEW_TOP) & (state[..., 0].abs() < VIEW_SIDE)
 
     def poses(self, configuration: Float[Tensor, "B 14"]) -> Float[Tensor, "B 3 1"]:
         """The hull."""

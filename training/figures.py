@@ -1,5 +1,6 @@
 """Figures of the evaluation, drawn from its tables."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,31 +34,36 @@ def draw_figures(tables: dict[str, Rows], system: str, out: Path) -> None:
 
 
 def _forecasts(rows: Rows, lines: dict[str, dict[str, str]], axis: str, path: Path) -> None:
-    panels = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
+    """A row of panels for each variant, a column for each noise level."""
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    noises = sorted({row["noise_level"] for row in rows})
+    shape = len(variants), len(noises)
+    size = (3.2 * shape[1] + 1.8, 2.1 * shape[0] + 1.2)
     figure, grid = plt.subplots(
-        len(panels), 1, figsize=(6, 2.6 * len(panels) + 0.8), sharex=True, squeeze=False
+        *shape, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
     )
-    for (variant, noise), axes in zip(panels, grid[:, 0], strict=True):
+    for cell, axes in zip(product(variants, noises), grid.flat, strict=True):
+        picked = [row for row in rows if (row["variant"], row["noise_level"]) == cell]
+        axes.set_visible(bool(picked))
         for line, style in lines.items():
-            picked = [
-                row
-                for row in rows
-                if (row["variant"], row["noise_level"], row["line"]) == (variant, noise, line)
-            ]
-            steps = [row["step"] for row in picked]
-            axes.semilogy(steps, [row["normalised"] for row in picked], label=line, **style)
-        axes.set_title(f"{variant}, label noise {noise:.0%}", fontsize=9)
-        axes.set_ylabel("normalised RMSE")
+            curve = [row for row in picked if row["line"] == line]
+            steps = [row["step"] for row in curve]
+            axes.semilogy(steps, [row["normalised"] for row in curve], label=line, **style)
+        axes.set_title(f"{cell[0]}, label noise {cell[1]:.0%}", fontsize=9)
+        axes.tick_params(labelbottom=True, labelleft=True)  # panels may be missing below or left
         axes.grid(alpha=0.3)
-    grid[0, 0].legend(fontsize=7, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.12))
-    grid[-1, 0].set_xlabel(axis)
+    figure.supxlabel(axis, fontsize=10)
+    figure.supylabel("normalised RMSE", fontsize=10)
+    names = grid[0, 0].get_legend_handles_labels()
+    figure.legend(*names, fontsize=8, ncols=3, loc="outside upper center")
     _save(figure, path)
 
 
 def _parameters(rows: Rows, path: Path) -> None:
     names = list(dict.fromkeys(row["parameter"] for row in rows))
     groups = list(dict.fromkeys((row["variant"], row["noise_level"]) for row in rows))
-    figure, grid = plt.subplots(1, len(names), figsize=(3.2 * len(names), 3.6), squeeze=False)
+    size = (3.2 * len(names), 3.6)
+    figure, grid = plt.subplots(1, len(names), figsize=size, squeeze=False, layout="constrained")
     for name, axes in zip(names, grid[0], strict=True):
         for x, group in enumerate(groups):
             picked = [
@@ -81,6 +87,5 @@ def _parameters(rows: Rows, path: Path) -> None:
 
 def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.tight_layout()
     figure.savefig(path, dpi=110)
     plt.close(figure)

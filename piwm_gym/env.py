@@ -151,17 +151,17 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
 
     ## Arguments
 
-    | Parameter     | Type  | Default                | Description                              |
-    |---------------|-------|------------------------|------------------------------------------|
-    | `variant`     | str   | `"extrinsic-discrete"` | which shipped weights                    |
-    | `obs_type`    | str   | `"pixels"`             | see Observation Space                    |
-    | `checkpoint`  | str   | `None`                 | file, folder or Hub id instead of these  |
-    | `params`      | dict  | `None`                 | physical parameters to replace           |
-    | `randomize`   | dict  | `None`                 | name to (low, high): drawn per episode   |
-    | `device`      | str   | `"auto"`               | the GPU when there is one                |
-    | `render_mode` | str   | `None`                 | `"rgb_array"`: `render()` gives frames   |
-    | `compile`     | bool  | `False`                | compile steps and the drawing of frames  |
-    | `decoder`     | str   | `None`                 | `"latent"`: draw as the paper does       |
+    | Parameter     | Type | Default                  | Description                             |
+    |---------------|------|--------------------------|-----------------------------------------|
+    | `variant`     | str  | `"extrinsic-continuous"` | which shipped weights                   |
+    | `obs_type`    | str  | `"pixels"`               | see Observation Space                   |
+    | `checkpoint`  | str  | `None`                   | file, folder or Hub id instead of these |
+    | `params`      | dict | `None`                   | physical parameters to replace          |
+    | `randomize`   | dict | `None`                   | name to (low, high): drawn per episode  |
+    | `device`      | str  | `"auto"`                 | the GPU when there is one               |
+    | `render_mode` | str  | `None`                   | `"rgb_array"`: `render()` gives frames  |
+    | `compile`     | bool | `False`                  | compile steps and the drawing of frames |
+    | `decoder`     | str  | `None`                   | `"latent"`: draw as the paper does      |
 
     Physical parameters of Cart Pole:
 

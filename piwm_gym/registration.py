@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import gymnasium as gym
 
-DEFAULT_VARIANT = "extrinsic-discrete"
+DEFAULT_VARIANT = "extrinsic-continuous"
 SCALAR_ENTRY_POINT = "piwm_gym.env:WorldModelEnv"
 VECTOR_ENTRY_POINT = "piwm_gym.vector_env:WorldModelVectorEnv"
 

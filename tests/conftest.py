@@ -20,13 +20,14 @@ from piwm_gym.checkpoint import save
 from piwm_gym.models import VARIANTS, AutoencoderConfig
 from piwm_gym.models.physical import TransformerConfig
 from piwm_gym.models.vision import VisionConfig
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 
 torch.set_num_threads(1)
 
 
-def tiny_model(variant: str = "extrinsic-discrete", system: str = "cartpole") -> WorldModel:
+def tiny_model(variant: str = DEFAULT_VARIANT, system: str = "cartpole") -> WorldModel:
     """Untrained networks, the real environment's parameters, the documented range as data."""
     autoencoder = AutoencoderConfig(
         variant=variant,
@@ -59,7 +60,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def lander_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a tiny, untrained Lunar Lander checkpoint."""
-    path = str(tmp_path_factory.mktemp("lander") / "lunar_lander-extrinsic-discrete.safetensors")
+    path = str(tmp_path_factory.mktemp("lander") / f"lunar_lander-{DEFAULT_VARIANT}.safetensors")
     save(tiny_model(system="lunar_lander"), path, {"note": "untrained"})
     return path
 
@@ -67,7 +68,7 @@ def lander_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def car_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a tiny, untrained Donkey Car checkpoint."""
-    path = str(tmp_path_factory.mktemp("car") / "donkey_car-extrinsic-discrete.safetensors")
+    path = str(tmp_path_factory.mktemp("car") / f"donkey_car-{DEFAULT_VARIANT}.safetensors")
     save(tiny_model(system="donkey_car"), path, {"note": "untrained"})
     return path
 
@@ -75,7 +76,7 @@ def car_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def checkpoint(checkpoints: dict[str, str]) -> str:
     """Path of the tiny checkpoint of the default variant."""
-    return checkpoints["extrinsic-discrete"]
+    return checkpoints[DEFAULT_VARIANT]
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from benchmarks.recipes import RECIPES
 from benchmarks.soak import main as soak_all
 from benchmarks.soak import soak
 from benchmarks.tables import update_csv
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.world_model import WorldModel
 
 ENV_ID = "PIWM-CartPole-v0"
@@ -82,7 +83,7 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
 
 
 def test_continuous_actions_are_timed_too(car_checkpoint: str) -> None:
-    source = {"variant": "extrinsic-discrete", "checkpoint": car_checkpoint}
+    source = {"variant": DEFAULT_VARIANT, "checkpoint": car_checkpoint}
     lot = contenders.imagined("PIWM-DonkeyCar-v0", source, "state", (1, 4), "cpu")
     assert all(subject.rates(0.01).wall > 0 for subject in lot)
     model = piwm_gym.load("PIWM-DonkeyCar-v0", checkpoint=car_checkpoint, device="cpu")
@@ -111,7 +112,7 @@ def test_soaking_takes_actions_of_any_kind(car_checkpoint: str, tmp_path: Path) 
 
 
 def test_multiply_adds_are_counted(checkpoint: str) -> None:
-    source = {"variant": "extrinsic-discrete", "checkpoint": checkpoint}
+    source = {"variant": DEFAULT_VARIANT, "checkpoint": checkpoint}
     costs = {name: value for name, value, _ in decoding(ENV_ID, source, "cpu", seconds=0.01)}
     assert costs["multiply-adds of a decoded frame"] > 1000
     assert all(value > 0 for value in costs.values())

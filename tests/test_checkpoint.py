@@ -17,6 +17,7 @@ from piwm_gym.config_tree import from_json, to_json
 from piwm_gym.models import VARIANTS
 from piwm_gym.models.physical import TransformerConfig
 from piwm_gym.models.vision import VisionConfig
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.world_model import WorldModel
 
 Edit = Callable[[dict[str, torch.Tensor], dict[str, Any]], Any]
@@ -24,7 +25,7 @@ Edit = Callable[[dict[str, torch.Tensor], dict[str, Any]], Any]
 
 @pytest.fixture
 def saved(tmp_path: Path, model: WorldModel) -> Path:
-    path = tmp_path / "cartpole-extrinsic-discrete.safetensors"
+    path = tmp_path / f"cartpole-{DEFAULT_VARIANT}.safetensors"
     save(model, path, {"note": "random weights", "seeds": [0, 1]})
     return path
 

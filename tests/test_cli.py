@@ -8,6 +8,7 @@ import pytest
 
 from piwm_gym.checkpoint import save
 from piwm_gym.cli import main
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
 
@@ -22,7 +23,7 @@ def test_rollout(checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "(rad/s)" in out
     assert "13 frames, 520 x 280 pixels" in out
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"cartpole-extrinsic-discrete.mp4", "cartpole-extrinsic-discrete.gif"}
+    assert names == {f"cartpole-{DEFAULT_VARIANT}{end}" for end in (".mp4", ".gif")}
 
 
 def test_info(model: WorldModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Train a world model: ``python -m training.train cartpole --variant extrinsic-discrete``.
+"""Train a world model: ``python -m training.train cartpole --variant extrinsic-continuous``.
 
 Interrupted at any point, the same command goes on where it was and loses at most
 ``save_seconds``. Under torchrun the processes share every batch. Settings of the preset can be

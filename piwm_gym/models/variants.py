@@ -11,8 +11,8 @@ from piwm_gym.models.tokens import Grid
 from piwm_gym.systems import System, unknown
 
 VARIANTS = (
-    "extrinsic-discrete",
     "extrinsic-continuous",
+    "extrinsic-discrete",
     "intrinsic-continuous",
     "intrinsic-discrete",
 )

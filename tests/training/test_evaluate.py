@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from piwm_gym.checkpoint import save
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole
 from piwm_gym.world_model import WorldModel
 from training import evaluate, probe, report
@@ -91,7 +92,7 @@ def evaluated(
         "data": {"supervision": {"noise_level": 0.05}},
         "stages": {"dynamics": {"starts": [start]}},
     }
-    checkpoint = out / f"{system}-extrinsic-discrete.safetensors"
+    checkpoint = out / f"{system}-{DEFAULT_VARIANT}.safetensors"
     save(model, checkpoint, metadata)
     evaluate.main(system, (checkpoint,), data=folder, out=out, runs=out)
     report.main(system, out)
@@ -114,20 +115,20 @@ def test_evaluation_end_to_end(
     for name in ("estimation", "forecast", "decoding", "agreement"):  # as if there were another
         table = tmp_path / f"cartpole-{name}.csv"
         lines = table.read_text().splitlines()[1:]
-        other = [line.replace("extrinsic-discrete", "intrinsic-discrete") for line in lines]
+        other = [line.replace(DEFAULT_VARIANT, "intrinsic-discrete") for line in lines]
         table.write_text(table.read_text() + "\n".join(other) + "\n")
     report.main("cartpole", tmp_path)
     variants = (tmp_path / "cartpole-variants.md").read_text()
-    assert "`extrinsic-discrete`" in variants
+    assert f"`{DEFAULT_VARIANT}`" in variants
     assert "`intrinsic-discrete`" in variants
     for name in ("forecast", "parameters"):
         assert (tmp_path / f"cartpole-{name}.png").stat().st_size > 1000
     # Filling one table removes what the others said of an earlier checkpoint, and no more.
-    paths = (tmp_path / "cartpole-extrinsic-discrete.safetensors",)
+    paths = (tmp_path / f"cartpole-{DEFAULT_VARIANT}.safetensors",)
     evaluate.main("cartpole", paths, data=folder, out=tmp_path, runs=tmp_path, only=("estimation",))
     results = Results(tmp_path, "cartpole")
     assert {row["variant"] for row in results.rows("estimation")} == {
-        "extrinsic-discrete",
+        DEFAULT_VARIANT,
         "intrinsic-discrete",
     }
     assert {row["variant"] for row in results.rows("agreement")} == {"intrinsic-discrete"}
@@ -180,10 +181,10 @@ def test_a_missing_checkpoint_is_explained(
 
 def test_rows_about_other_checkpoints_stay_in_the_tables(model: WorldModel, tmp_path: Path) -> None:
     path = tmp_path / "cartpole-agreement.csv"
-    ours = {"variant": "extrinsic-discrete", "noise_level": 0.05, "agreement_percent": 97.1}
+    ours = {"variant": DEFAULT_VARIANT, "noise_level": 0.05, "agreement_percent": 97.1}
     others = [ours | {"noise_level": 0.1}, ours | {"variant": "intrinsic-discrete"}]
     evaluate.write_csv(path, [ours, *others])
-    subject = evaluate.Subject("extrinsic-discrete", 0.05, model)
+    subject = evaluate.Subject(DEFAULT_VARIANT, 0.05, model)
     assert evaluate.rows_of_others(path, [subject]) == others
     before = path.read_bytes()
     evaluate.write_csv(path, evaluate.rows_of_others(path, []))
@@ -197,7 +198,7 @@ def test_checkpoints_of_a_fold_are_evaluated_on_its_own_test_data(
     def subject(**data: int) -> evaluate.Subject:
         model = make_tiny()
         model.metadata = {"data": data}
-        return evaluate.Subject("extrinsic-discrete", 0.05, model)
+        return evaluate.Subject(DEFAULT_VARIANT, 0.05, model)
 
     assert evaluate.common_fold([subject(), subject()]) is None
     assert evaluate.common_fold([subject(fold=2), subject(fold=2)]) == 2

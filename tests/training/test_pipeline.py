@@ -17,6 +17,7 @@ from piwm_gym.manifest import sha256
 from piwm_gym.models import VARIANTS, Dynamics, Extrinsic, build_autoencoder
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
+from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
 from training.codebook import CodebookKeeper, kmeans
@@ -310,12 +311,12 @@ def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     command = ["cartpole", "--preset", "debug", "--quiet", "--data", str(data_folder)]
     command += ["--runs", str(tmp_path), "--out", str(tmp_path)]
     assert main(command) == 0
-    given = tmp_path / "cartpole-extrinsic-discrete.safetensors"
+    given = tmp_path / f"cartpole-{DEFAULT_VARIANT}.safetensors"
     command += ["--variant", "intrinsic-continuous", "--direct-from", str(given)]
     assert main([*command, "--direct.learning-rate", "0"]) == 0
     first, second = (
         load_checkpoint(tmp_path / f"cartpole-{variant}.safetensors")
-        for variant in ("extrinsic-discrete", "intrinsic-continuous")
+        for variant in (DEFAULT_VARIANT, "intrinsic-continuous")
     )
     assert second.metadata["training"]["direct_from"] == sha256(given)
     kept = second.autoencoder.direct.state_dict()

@@ -30,7 +30,8 @@ def test_views_show_places_near_those_of_the_data(make_tiny: Callable[..., World
     furthest = torch.tensor([ASIDE, ASIDE, TURNED])
     assert (away <= furthest + 1e-5).all()
     assert (away.amax(0) > 0.7 * furthest).all()
-    assert torch.equal(frames, model.autoencoder.draw_frames(places))
+    drawn = model.autoencoder.draw_frames(places)
+    torch.testing.assert_close(frames, drawn, rtol=0, atol=1)  # gradients change the last bit
     again = drawn_views(model.autoencoder, model.system, driven, seed=0)
     assert torch.equal(again[1], places)
     assert not torch.equal(drawn_views(model.autoencoder, model.system, driven, 1)[1], places)

@@ -22,6 +22,7 @@ from piwm_gym.systems import System
 from piwm_gym.video import side_by_side, tile
 from piwm_gym.world_model import WorldModel
 from training.dataset import TrajectoryDataset, load_dataset
+from training.metrics import counted
 
 CONTEXT = 10
 EVERY = 10
@@ -30,16 +31,20 @@ STEPS = CONTEXT - 1 + 3 * EVERY
 
 def seen_episodes(dataset: TrajectoryDataset, system: System) -> list[Episode]:
     """The test trajectories that the camera sees from their first frame to the last one needed."""
-    episodes = []
-    for i in dataset.split()["test"]:
-        states = torch.from_numpy(dataset.states[i, : STEPS + 1])
-        scene = dataset.scenes[i] if system.scene_variables else None
-        seen = system.in_view(states) & ~system.terminal(states)
-        seen &= system.in_free_motion(states, None if scene is None else torch.from_numpy(scene))
-        if seen.all():
-            frames, actions = dataset.frames[i, : STEPS + 1], dataset.actions[i, :STEPS]
-            episodes.append(Episode(frames, actions, states.numpy(), scene))
-    return episodes
+    index = dataset.split()["test"]
+    states = torch.from_numpy(dataset.states[index, : STEPS + 1])
+    scenes = dataset.scenes if system.scene_variables else None
+    tensor = None if scenes is None else torch.from_numpy(scenes[index])
+    seen = (counted(system, states, tensor) & system.in_view(states)).all(1)
+    return [
+        Episode(
+            dataset.frames[i, : STEPS + 1],
+            dataset.actions[i, :STEPS],
+            dataset.states[i, : STEPS + 1],
+            None if scenes is None else scenes[i],
+        )
+        for i in index[seen.numpy()]
+    ]
 
 
 def sheet(model: WorldModel, episodes: list[Episode]) -> UInt8[np.ndarray, "H W 3"]:

@@ -96,12 +96,15 @@ def test_the_record_begins_where_the_camera_sees(model: WorldModel) -> None:
     assert np.array_equal(late.actions, whole.actions[3:7])
 
 
-def test_the_lander_begins_above_the_picture() -> None:
+def test_the_lander_begins_above_the_picture_and_is_cut_at_its_sides() -> None:
     system = LunarLander()
     states = system.initial(torch.rand(16, system.num_initial_uniforms))
     assert not system.in_view(states).any()
     states[:, 1] = 5.0
     assert system.in_view(states).all()
+    for beside in (-9.6, 9.6):  # a leg is out of the picture, which ends at 10 m
+        states[:, 0] = beside
+        assert not system.in_view(states).any()
 
 
 def test_episode_ends(model: WorldModel) -> None:

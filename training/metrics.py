@@ -30,6 +30,12 @@ WINDOWS = (2, 10, 20)
 CHUNK = 512
 
 
+def counted(system: System, states: Tensor, scenes: Tensor | None) -> Tensor:
+    """Which of the states (N, T, D), with scenes (N, S), are not terminal and move freely."""
+    scenes = None if scenes is None else scenes[:, None]
+    return ~system.terminal(states) & system.in_free_motion(states, scenes)
+
+
 class TestSet:
     """Test trajectories as tensors on the model's device.
 
@@ -57,10 +63,7 @@ class TestSet:
         self._states = torch.from_numpy(dataset.states[index]).to(device)
         scenes = torch.from_numpy(dataset.scenes[index]).to(device)
         self._scenes = scenes if system.scene_variables else None
-        alive = ~system.terminal(self._states)
-        alive &= system.in_free_motion(
-            self._states, None if self._scenes is None else self._scenes[:, None]
-        )
+        alive = counted(system, self._states, self._scenes)
         self.frames, self.states = self._frames[alive], self._states[alive]
         self.trajectories = alive.nonzero()[:, 0]
         self.scenes = None if self._scenes is None else self._scenes[self.trajectories]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from piwm_gym.registration import DEFAULT_VARIANT
 from training.results import (
     ACTIONS,
     AGREEMENT,
@@ -15,9 +14,9 @@ from training.results import (
     drawn_from_truth,
     driving,
     endings,
+    one_frame,
     parameters,
     ratio,
-    values,
 )
 
 _POLE = Quantities(
@@ -139,46 +138,24 @@ ROWS: dict[str, tuple[Row, ...]] = {
         (
             "the same, where the whole lander is in the picture",
             "",
-            lambda r: values(
-                r,
-                "estimation",
-                (
-                    ("x", ".3f", "m"),
-                    ("y", ".3f", "m"),
-                    ("theta", ".3f", "rad"),
-                ),
-                variant=DEFAULT_VARIANT,
-                noise_level=0.05,
-                init="single, in view",
-            ),
+            lambda r: one_frame(r, _LANDER.single, init="single, in view"),
         ),
         (
             "median of all",
             "",
-            lambda r: values(
+            lambda r: one_frame(
                 r,
-                "estimation",
                 (
                     ("x_median", ".3f", "m"),
                     ("y_median", ".3f", "m"),
                     ("theta_median", ".3f", "rad"),
                 ),
-                variant=DEFAULT_VARIANT,
-                noise_level=0.05,
-                init="single",
             ),
         ),
         (
             "terrain heights from one frame, RMSE",
             "",
-            lambda r: values(
-                r,
-                "estimation",
-                (("scene", ".3f", "m"),),
-                variant=DEFAULT_VARIANT,
-                noise_level=0.05,
-                init="single",
-            ),
+            lambda r: one_frame(r, (("scene", ".3f", "m"),)),
         ),
         (
             "30 steps later, from true states, relative to true parameters",
@@ -254,26 +231,12 @@ ROWS: dict[str, tuple[Row, ...]] = {
         (
             "the same, distance, median",
             "",
-            lambda r: values(
-                r,
-                "estimation",
-                (("median_distance", ".3f", "m"),),
-                variant=DEFAULT_VARIANT,
-                noise_level=0.05,
-                init="single",
-            ),
+            lambda r: one_frame(r, (("median_distance", ".3f", "m"),)),
         ),
         (
             "frames taken for another place, more than 1 m away",
             "0.5 %",
-            lambda r: values(
-                r,
-                "estimation",
-                (("misplaced_percent", ".2f", "%"),),
-                variant=DEFAULT_VARIANT,
-                noise_level=0.05,
-                init="single",
-            ),
+            lambda r: one_frame(r, (("misplaced_percent", ".2f", "%"),)),
         ),
         (
             "30 steps later, from 10 frames",

@@ -150,6 +150,16 @@ def driving(results: Results, observations: str) -> str:
     return f"{laps} laps at {speed} m/s, {cte} m from the path"
 
 
+def one_frame(
+    results: Results,
+    columns: Sequence[Column],
+    variant: str = DEFAULT_VARIANT,
+    init: str = "single",
+) -> str:
+    """Numbers about what is read from single frames: all, or those that show the whole system."""
+    return values(results, "estimation", columns, variant=variant, noise_level=0.05, init=init)
+
+
 @dataclass(frozen=True)
 class Quantities:
     """Which numbers of a system the tables show, and how.
@@ -166,8 +176,7 @@ class Quantities:
 
     def one_frame(self, results: Results, variant: str = DEFAULT_VARIANT) -> str:
         """Error of what one frame shows."""
-        chosen = {"variant": variant, "noise_level": 0.05, "init": "single"}
-        return values(results, "estimation", self.single, **chosen)
+        return one_frame(results, self.single, variant)
 
     def later(self, results: Results, line: str, variant: str = DEFAULT_VARIANT) -> str:
         """Error of a forecast of 30 steps."""

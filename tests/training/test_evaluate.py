@@ -9,7 +9,7 @@ import torch
 
 from piwm_gym.checkpoint import save
 from piwm_gym.registration import DEFAULT_VARIANT
-from piwm_gym.systems import CartPole
+from piwm_gym.systems import CartPole, lunar_lander
 from piwm_gym.world_model import WorldModel
 from training import evaluate, probe, report
 from training.collect import Settings, collect
@@ -21,6 +21,7 @@ from training.metrics import (
     TestSet,
     forecast_errors,
     misplacement,
+    reading_errors,
     rmse,
     true_start,
 )
@@ -141,6 +142,7 @@ def test_evaluation_of_a_system_with_scene_and_process_noise(
 ) -> None:
     collect(Settings("lunar_lander", trajectories=40, shard_size=40), tmp_path / "data")
     model = make_tiny(system="lunar_lander")
+    monkeypatch.setattr(lunar_lander, "VIEW_SIDE", 1.0)  # so few flights hardly leave the picture
     results = evaluated(model, tmp_path / "data", tmp_path, monkeypatch)
     truth, learned = "true parameters from the true state", "learned parameters from the true state"
     floor = results.number("forecast", "normalised", line=truth, step=30)
@@ -149,6 +151,14 @@ def test_evaluation_of_a_system_with_scene_and_process_noise(
     (row,) = results.rows("estimation", init="single")
     assert float(row["scene"]) > 0
     assert "rest_time" not in row
+    dataset = load_dataset(tmp_path / "data")
+    test = TestSet(dataset, model.system, torch.device("cpu"))
+    whole = model.system.in_view(test.states)
+    assert 0 < whole.sum() < len(whole)
+    off = reading_errors(model, test)[whole][:, 0]
+    assert results.number("estimation", "x", init="single, in view") == pytest.approx(
+        float(rmse(off)), rel=1e-3
+    )
     (row,) = results.rows("decoding")
     assert {"x_by_the_model", "scene_by_the_reader"} <= set(row)
     table = (tmp_path / "lunar_lander-targets.md").read_text()

@@ -57,7 +57,8 @@ class World:
         venv = self.make(num_envs, seed, recipe.obs_type, randomize=randomize)
         if training and recipe.anywhere:
             return StartAnywhere(venv, seed)
-        return VecStack(venv) if recipe.obs_type == "pixels" else venv
+        noise = recipe.noise if training else 0.0
+        return VecStack(venv, noise, seed) if recipe.obs_type == "pixels" else venv
 
     def _randomize(self) -> dict[str, tuple[float, float]]:
         """Ranges around the learned physical parameters."""

@@ -6,6 +6,10 @@
 Cart and pole are dark in the blue channel and the background is white, so that an empty scene is
 zero. Neither moves up or down: rows are averaged in bands, which makes everything after that
 four times cheaper. An episode's first frame is repeated: no stack shows motion that was not there.
+
+CartPole-v1 draws on whole pixels, the decoder between them: from one frame to the next a real pole
+seems to jump and to stand still where an imagined one moves. Noise on what is dark, in training,
+keeps policies from believing every grey.
 """
 
 from typing import Any
@@ -35,20 +39,37 @@ def bands(frames: np.ndarray) -> np.ndarray:
 class FrameStack:
     """The last frames of n episodes.
 
+    Args:
+        noise: Standard deviation of what is added to the darkness of cart and pole, anew in every
+            frame, of 255.
+        seed: Of the noise.
+
     Attributes:
         frames: uint8 (n, STACK, H / BAND, W), the newest last; a new array after every change.
     """
 
     frames: np.ndarray
 
+    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+        self._noise = noise
+        self._rng = np.random.default_rng(seed)
+
+    def see(self, frames: np.ndarray) -> np.ndarray:
+        """uint8 (..., H / BAND, W) of uint8 (..., H, W, 3) frames, with the noise."""
+        dark = bands(frames)
+        if not self._noise:
+            return dark
+        noise = self._noise * self._rng.standard_normal(dark.shape, dtype=np.float32)
+        return np.where(dark > 0, np.clip(np.rint(dark + noise), 0, 255), 0).astype(np.uint8)
+
     def start(self, frames: np.ndarray) -> np.ndarray:
         """Stacks at the start of all episodes, from uint8 (n, H, W, 3) first frames."""
-        self.frames = np.repeat(bands(frames)[:, None], STACK, axis=1)
+        self.frames = np.repeat(self.see(frames)[:, None], STACK, axis=1)
         return self.frames
 
     def push(self, frames: np.ndarray, started: np.ndarray | None = None) -> np.ndarray:
         """Stacks one frame later; where ``started`` (n,) is set an episode begins with it."""
-        newest = bands(frames)[:, None]
+        newest = self.see(frames)[:, None]
         self.frames = np.concatenate((self.frames[:, 1:], newest), axis=1)
         if started is not None and started.any():
             self.frames[started] = newest[started]
@@ -60,14 +81,16 @@ class VecStack(VecEnvWrapper):
 
     Args:
         venv: With frames, uint8 (H, W, 3), as observations.
+        noise: As of :class:`FrameStack`.
+        seed: Of the noise.
     """
 
-    def __init__(self, venv: VecEnv) -> None:
+    def __init__(self, venv: VecEnv, noise: float = 0.0, seed: int = 0) -> None:
         assert venv.observation_space.shape is not None
         height, width, _ = venv.observation_space.shape
         space = gym.spaces.Box(0, 255, (STACK, height // BAND, width), np.uint8)
         super().__init__(venv, observation_space=space)
-        self._stack = FrameStack()
+        self._stack = FrameStack(noise, seed)
 
     def reset(self) -> np.ndarray:
         """Start all episodes."""
@@ -78,7 +101,7 @@ class VecStack(VecEnvWrapper):
         frames, rewards, dones, infos = self.venv.step_wait()
         before = self._stack.frames
         for i in np.flatnonzero(dones):
-            last = bands(infos[i]["terminal_observation"])
+            last = self._stack.see(infos[i]["terminal_observation"])
             infos[i]["terminal_observation"] = np.concatenate((before[i, 1:], last[None]))
         return self._stack.push(frames, dones), rewards, dones, infos  # type: ignore[arg-type]
 

@@ -27,6 +27,8 @@ class Recipe:
         squash: Squash continuous actions into their box, and explore with generalised
             state-dependent noise (Raffin et al. 2022). A plain Gaussian's mean wanders out of
             the box, where nothing pulls it back: cars raced into the first tight turn.
+        anywhere: Start episodes of the training all over the course.
+        noise: On frames in training, see :class:`benchmarks.pixels.FrameStack`.
     """
 
     obs_type: str
@@ -44,6 +46,7 @@ class Recipe:
     eval_episodes: int = 20
     squash: bool = False
     anywhere: bool = False
+    noise: float = 0.0
 
     @property
     def policy(self) -> dict[str, Any]:
@@ -70,7 +73,7 @@ RECIPES = {
         ),
         "pixels": Recipe(
             "pixels",
-            steps=300_000,
+            steps=600_000,
             num_envs=64,
             rollout=64,
             batch_size=512,
@@ -79,6 +82,7 @@ RECIPES = {
             net_arch=(64,),
             eval_every=10,
             eval_episodes=50,
+            noise=4.0,
         ),
     },
     "lunar_lander": {

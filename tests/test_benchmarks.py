@@ -17,7 +17,7 @@ from benchmarks import contenders, control, throughput
 from benchmarks.agents import World, train
 from benchmarks.costs import decoding
 from benchmarks.endings import ENDINGS, confusion, imagined_endings, real_endings
-from benchmarks.pixels import BAND, STACK, bands
+from benchmarks.pixels import BAND, STACK, FrameStack, bands
 from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
 from benchmarks.recipes import RECIPES
 from benchmarks.soak import main as soak_all
@@ -153,6 +153,21 @@ def test_bands_keep_the_area_average() -> None:
     expected = 255 - frames[..., 2].astype(float).reshape(2, 2, BAND, 6).mean(2)
     assert bands(frames).shape == (2, 2, 6)
     assert np.abs(bands(frames) - expected).max() <= 0.5
+
+
+def test_noise_is_on_cart_and_pole_alone_and_new_in_every_frame() -> None:
+    frames = np.full((200, 8, 64, 3), 255, np.uint8)
+    frames[:, :, 10:50] = 100
+    stack = FrameStack(noise=4.0, seed=3)
+    first = stack.start(frames)[:, -1].astype(float)
+    second = stack.push(frames)[:, -1].astype(float)
+    assert not first[..., :10].any()
+    assert not first[..., 50:].any()
+    for seen in (first, second, (first - second) / np.sqrt(2)):
+        noise = seen[..., 10:50] - seen[..., 10:50].mean()
+        assert np.isclose(noise.std(), 4.0, rtol=0.05)
+    again = FrameStack(noise=4.0, seed=3).start(frames)[:, -1]
+    assert np.array_equal(again, first)
 
 
 def test_imagined_episodes_start_with_a_still_stack(checkpoint: str) -> None:

@@ -6,4 +6,4 @@ export OMP_NUM_THREADS=1 SDL_VIDEODRIVER=dummy
 ruff check .
 ruff format --check .
 mypy
-python -m pytest -n 2 "$@"
+python -m pytest -n 2 --dist loadgroup "$@"

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,12 @@ TRAJECTORIES = {"cartpole": 40, "lunar_lander": 80, "donkey_car": 80}
 UNSEEN_SEED = 20_001
 
 
-CASES = list(product(ENTRIES, VARIANTS))
+def _systems_apart(*cases: str) -> Any:
+    """Parameters whose first is a system's id: one worker has all of a system, collected once."""
+    return pytest.param(*cases, marks=pytest.mark.xdist_group(cases[0]))
+
+
+CASES = [_systems_apart(*case) for case in product(ENTRIES, VARIANTS)]
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +102,7 @@ def test_what_shipped_was_trained_honestly(env_id: str, variant: str) -> None:
             assert abs(value / reference[name] - 1) >= 0.5
 
 
-@pytest.mark.parametrize("env_id", ENTRIES)
+@pytest.mark.parametrize("env_id", [_systems_apart(env_id) for env_id in ENTRIES])
 def test_a_decoder_that_draws_an_empty_scene_would_be_noticed(
     env_id: str, unseen: Callable[[str], TestSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:

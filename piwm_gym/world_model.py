@@ -14,11 +14,14 @@ from piwm_gym.compiler import available
 from piwm_gym.fused_rollout import FusedRollout
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
+from piwm_gym.models.matching import matched
 from piwm_gym.models.recognition import recognized
 from piwm_gym.models.vision import to_float
 from piwm_gym.surroundings import check_noise, spread_scene
 from piwm_gym.systems import Params, System, get_system, unknown
 
+MATCHED = 64
+"""Frames that are matched at once, so that their drawings stay in the cache."""
 UNTRAINED_STD = 0.01
 """How far readings scatter, as a share of the range, before training has told."""
 
@@ -163,7 +166,11 @@ class WorldModel(nn.Module):
             Visible dimensions of the state, then the scene where the system has one.
         """
         frames = self._float_frames(frames)
-        flat = self.autoencoder.encode(frames.reshape(-1, *frames.shape[-3:]))
+        pictures = frames.reshape(-1, *frames.shape[-3:])
+        flat = self.autoencoder.encode(pictures)
+        if steps := self.config.autoencoder.matching:
+            parts = zip(pictures.split(MATCHED), flat.split(MATCHED), strict=True)
+            flat = torch.cat([matched(self.autoencoder, *part, steps) for part in parts])
         return flat.reshape(*frames.shape[:-3], -1)
 
     def recognize(

@@ -104,6 +104,16 @@ def _glimpse(variant: str, system: str, widths: dict[str, int]) -> int:
     return widths.get(system, 0) if variant.startswith("extrinsic") else 0
 
 
+def _matching(system: str) -> int:
+    """Steps for Donkey Car alone, whose pictures tell of millimetres.
+
+    The median distance of its readings from the truth fell from 53 to 11 mm with three. The median
+    errors of Lunar Lander's x and y were halved, but not the few large ones that make the mean;
+    Cart Pole, which is drawn on whole pixels, gained nothing.
+    """
+    return 3 if system == "donkey_car" else 0
+
+
 def architecture(variant: str, system: str) -> AutoencoderConfig:
     """Networks of a variant for a system.
 
@@ -137,6 +147,7 @@ def architecture(variant: str, system: str) -> AutoencoderConfig:
         reader="convolution",
         glimpse=glimpse,
         drawer="maps" if system == "donkey_car" else "transformer",
+        matching=_matching(system),
     )
 
 
@@ -241,6 +252,7 @@ def _debug(variant: str, system: str) -> TrainConfig:
             num_codes=32,
             glimpse=_glimpse(variant, system, {"cartpole": 16}),
             direct=_direct(system, width=16),
+            matching=_matching(system),
         ),
         vision=fit,
         encoder=fit,

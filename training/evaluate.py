@@ -187,15 +187,15 @@ def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Row
     Discrete actions agree or not; of continuous ones, the root mean squared difference. What is
     drawn from true states tells how much of it is the drawing's, and how much the reading's.
     """
-    autoencoder = subject.model.autoencoder
-    discrete = isinstance(subject.model.system.action_space, gym.spaces.Discrete)
+    model = subject.model
+    discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
     parts = []
     for part in torch.arange(len(test.frames)).split(CHUNK):
         real = to_float(test.frames[part])
         wanted = controller(real)
         drawn = (
-            controller(autoencoder.decode(configurations).clamp(0, 1))
-            for configurations in (autoencoder.encode(real), test.configurations[part])
+            controller(model.autoencoder.decode(configurations).clamp(0, 1))
+            for configurations in (model.encode_frames(real), test.configurations[part])
         )
         if discrete:
             parts.append([(x.argmax(-1) == wanted.argmax(-1)).float() for x in drawn])

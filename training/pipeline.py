@@ -25,6 +25,7 @@ from training.fit import Batch, FitConfig
 from training.foreground import foreground_of
 from training.reading import (
     encode_all,
+    match_validation,
     refine_reading,
     scatter,
     train_reading,
@@ -115,6 +116,9 @@ def polish(
         assert latents is not None
         results["views"] = train_views(autoencoder, config, data, run, latents, guess)
         readings = encode_all(autoencoder, data.frames)
+        guess = data.guess(readings, model.params)
+    if model.config.autoencoder.matching:
+        readings = match_validation(model, data, readings)
         guess = data.guess(readings, model.params)
     model.reading_std.copy_(scatter(data, readings, guess))
     return results

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from piwm_gym.models import Autoencoder, Extrinsic
 from piwm_gym.models.vision import to_float
+from piwm_gym.world_model import WorldModel
 from training import distributed
 from training.config import TrainConfig
 from training.fit import FitConfig
@@ -39,7 +40,7 @@ def train_reading(
     """Stage 1, and of stage 2 the encoder; then the latents of all frames."""
     latent = config.autoencoder.variant.split("-")[1]
     shape = {**asdict(config.autoencoder), "variant": latent, "transformer": None}
-    for later in ("reader", "glimpse", "drawer", "direct"):
+    for later in ("reader", "glimpse", "drawer", "direct", "matching"):
         del shape[later]
     shared = run.folder.parent / (
         f"vision-{latent}-" + key(shape, asdict(config.vision), data.description["sha256"])
@@ -188,6 +189,19 @@ def encode_all(autoencoder: Autoencoder, frames: Tensor) -> Tensor:
     return torch.cat(parts).unflatten(0, frames.shape[:2])
 
 
+@torch.no_grad()
+def match_validation(model: WorldModel, data: TrainingData, readings: Tensor) -> Tensor:
+    """Readings (N, T+1, P) by the encoder; of validation trajectories as users get them, matched.
+
+    Only those tell how far readings scatter, and matching costs more than reading.
+    """
+    parts = data.frames[data.validation].flatten(0, 1).split(512)
+    matched = torch.cat([model.encode_frames(part) for part in parts])
+    readings = readings.clone()
+    readings[data.validation] = matched.unflatten(0, (-1, readings.shape[1]))
+    return readings
+
+
 def scatter(data: TrainingData, readings: Tensor, guess: Tensor) -> Tensor:
     """(V,) standard deviations of readings about the best guess, visible dimensions, SI units.
 
@@ -210,6 +224,7 @@ def scatter(data: TrainingData, readings: Tensor, guess: Tensor) -> Tensor:
 __all__ = [
     "cache_latents",
     "encode_all",
+    "match_validation",
     "refine_reading",
     "scatter",
     "train_glimpse",

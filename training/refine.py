@@ -39,7 +39,7 @@ def extended(
 
     Args:
         model: Model to copy.
-        config: Which stages have epochs, and the sizes of new parts.
+        config: Which stages have epochs, the sizes of new parts, and how readings are matched.
         direct: Direct decoder that a new one begins as.
     """
     old = model.config.autoencoder
@@ -47,10 +47,10 @@ def extended(
     glimpse = config.autoencoder.glimpse if looks else old.glimpse
     redraws = config.direct.epochs or direct is not None
     sizes = config.autoencoder.direct if redraws else old.direct
+    matching = config.autoencoder.matching if sizes.patch is not None else old.matching
     asset = model.asset if model.system.asset is not None else None
-    new = WorldModel(
-        replace(model.config, autoencoder=replace(old, glimpse=glimpse, direct=sizes)), asset
-    )
+    parts = replace(old, glimpse=glimpse, direct=sizes, matching=matching)
+    new = WorldModel(replace(model.config, autoencoder=parts), asset)
     anew = ["autoencoder.glimpse."] if config.refinement.epochs else []
     anew += ["autoencoder.direct."] if redraws else []
     kept = {n: t for n, t in model.state_dict().items() if not n.startswith(tuple(anew))}

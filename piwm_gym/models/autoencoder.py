@@ -43,6 +43,9 @@ class AutoencoderConfig:
             systems with a camera that drives along.
         direct: Sizes of the direct decoder, which is used instead of the one through the latent
             where there is one.
+        matching: Steps by which what was read of a frame is moved to where its drawing matches the
+            frame, see :mod:`piwm_gym.models.matching`, for systems with a camera that drives along
+            and a direct decoder; 0 for none (paper).
         flat: Extrinsic-continuous only: one latent vector for the frame, as in the paper's
             appendix, instead of one per grid cell. Intrinsic-continuous latents are always flat.
     """
@@ -58,6 +61,7 @@ class AutoencoderConfig:
     glimpse: int = 0
     drawer: str = "transformer"
     direct: DirectConfig = field(default_factory=DirectConfig)
+    matching: int = 0
     flat: bool = False
 
 

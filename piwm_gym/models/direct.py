@@ -90,6 +90,17 @@ class DirectDecoder(nn.Module):
         rows, columns = self.grid
         return frames.view(-1, rows * self.patch, columns * self.patch, 3).movedim(-1, 1)
 
+    def sample(self, normalized: Float[Tensor, "B F"], every: int) -> Float[Tensor, "B K S"]:
+        """Every so manyth patch of frames, clipped; for a camera that drives along."""
+        assert isinstance(self.painter, MapDecoder)
+        return (self.painter(normalized, every) + self.background).clamp(0, 1)
+
+    def sampled(self, frames: Float[Tensor, "B 3 H W"], every: int) -> Float[Tensor, "B K S"]:
+        """What :meth:`sample` draws, of given frames."""
+        rows, columns = self.grid
+        patches = frames.unflatten(3, (columns, self.patch)).unflatten(2, (rows, self.patch))
+        return patches.permute(0, 2, 4, 3, 5, 1).flatten(1, 2)[:, ::every].flatten(2)
+
     def draw(
         self, normalized: Float[Tensor, "B F"], still: UInt8[Tensor, "K H W 3"] | None = None
     ) -> UInt8[Tensor, "B H W 3"]:

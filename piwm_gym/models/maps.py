@@ -172,37 +172,50 @@ class MapDecoder(nn.Module):
             nn.GELU(), nn.Linear(width, width), nn.GELU(), nn.Linear(width, token_dim)
         )
 
-    def forward(self, configuration: Float[Tensor, "B 4"]) -> Float[Tensor, "B N C"]:
-        """Tokens of a configuration."""
+    def forward(
+        self, configuration: Float[Tensor, "B 4"], every: int = 1
+    ) -> Float[Tensor, "B N C"]:
+        """Tokens of a configuration.
+
+        Args:
+            configuration: Normalised.
+            every: 2 for every second token alone, and so on.
+        """
         place = configuration[:, :2] * self.scale + self.centre
         cos, sin = configuration[:, 2, None], configuration[:, 3, None]
-        ahead, left = self.points.flatten(0, 1).unbind(1)
+        points = self.points[::every]
+        ahead, left = points.flatten(0, 1).unbind(1)
         seen = torch.stack((cos * ahead - sin * left, sin * ahead + cos * left), dim=-1)
         seen = (place[:, None] + seen).flatten(0, 1)
-        features = (self.fine(seen), self.coarse(seen), self._behind(cos, sin))
-        return self.layers(self._read(features, self.coarse(place)))
+        features = (self.fine(seen), self.coarse(seen), self._behind(points, cos, sin))
+        return self.layers(self._read(features, self.coarse(place), self.token_bias[::every]))
 
-    def _read(self, features: Sequence[Tensor], here: Float[Tensor, "B C"]) -> Tensor:
+    def _read(
+        self, features: Sequence[Tensor], here: Float[Tensor, "B C"], bias: Float[Tensor, "N W"]
+    ) -> Tensor:
         """``read`` of everything that the maps say, without putting it side by side first.
 
         Args:
             features: Of tokens: what fine and coarse map say of the points and what stands behind.
             here: What the map says of the place of the car itself, the same for all tokens.
+            bias: Of the tokens.
         """
         fine, coarse = self.fine.channels, self.coarse.channels
         ground, behind, own = self.read.weight.split(
             (self.num_points * (fine + coarse), coarse, coarse), dim=1
         )
         by_point = ground.unflatten(1, (self.num_points, -1)).split((fine, coarse), dim=2)
-        read = F.linear(here, own, self.read.bias)[:, None] + self.token_bias
+        read = F.linear(here, own, self.read.bias)[:, None] + bias
         tokens = read.flatten(0, 1)
         for feature, weight in zip(features, (*by_point, behind), strict=True):
             weight = weight.flatten(1)
             tokens = tokens.addmm_(feature.reshape(-1, weight.shape[1]), weight.T)
         return tokens.view_as(read)
 
-    def _behind(self, cos: Tensor, sin: Tensor) -> Float[Tensor, "B N C"]:
+    def _behind(
+        self, points: Float[Tensor, "N K 2"], cos: Tensor, sin: Tensor
+    ) -> Float[Tensor, "B N C"]:
         """What stands at the end of each token's line of sight."""
-        ahead, left = self.points[:, -1].unbind(1)
+        ahead, left = points[:, -1].unbind(1)
         azimuth = torch.atan2(sin, cos) + torch.atan2(left, ahead)
         return self.panorama(azimuth.flatten()).view(*azimuth.shape, -1)

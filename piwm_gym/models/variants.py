@@ -53,7 +53,8 @@ def build_autoencoder(config: AutoencoderConfig, system: System) -> Extrinsic | 
     """Autoencoder of a variant.
 
     Raises:
-        ValueError: The variant, reader or drawer is unknown; the nearest one is suggested.
+        ValueError: The variant, reader or drawer is unknown, and the nearest one is suggested; or
+            readings are to be matched, and there is nothing to match them with.
     """
     if config.reader not in READERS:
         raise ValueError(unknown("reader", config.reader, tuple(READERS)))
@@ -61,6 +62,11 @@ def build_autoencoder(config: AutoencoderConfig, system: System) -> Extrinsic | 
         raise ValueError(unknown("drawer", config.drawer, DRAWERS))
     if config.variant not in VARIANTS:
         raise ValueError(unknown("variant", config.variant, VARIANTS))
+    if config.matching and (config.direct.patch is None or system.camera is None):
+        raise ValueError(
+            f"matching is {config.matching}; expected 0 for {system.name}, or a system with a "
+            "camera that drives along, and a direct decoder"
+        )
     architecture, latent = config.variant.split("-")
     autoencoder = _ARCHITECTURES[architecture](config, system, _LATENTS[latent])
     if config.direct.patch is not None:

@@ -159,6 +159,9 @@ class WorldModel(nn.Module):
     def encode_frames(self, frames: Tensor) -> Float[Tensor, "*B P"]:
         """Configurations of single frames, SI units: ``system.configuration`` names the numbers.
 
+        What the encoder reads, matched to the frames where the model does that, see
+        :mod:`piwm_gym.models.matching`.
+
         Args:
             frames: (..., H, W, 3) uint8, or (..., 3, H, W) float in [0, 1].
 

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from piwm_gym.models.direct import DirectConfig
 from piwm_gym.world_model import WorldModel
 from training.collect import Settings, collect
 from training.config import effective, preset
 from training.dataset import load_dataset
 from training.pipeline import polish
-from training.reading import latents_of
+from training.reading import encode_all, latents_of, match_validation
+from training.refine import extended
 from training.run import Run
 from training.stages import LatentSource
 from training.supervision import Supervision
@@ -76,3 +78,35 @@ def test_views_train_the_physical_encoder_alone(
     changed = {n for n, t in model.state_dict().items() if not torch.equal(t, before[n])}
     parts = {name.removeprefix("autoencoder.").split(".")[0] for name in changed}
     assert parts == {"physical_encoder", "reading_std"}
+
+
+def test_refined_models_match_their_readings(make_tiny: Callable[..., WorldModel]) -> None:
+    """Where they have, or get, a direct decoder to match them with."""
+    old = make_tiny(system="donkey_car")
+    config = preset("laptop", "extrinsic-continuous", "donkey_car")
+    none = replace(config.views, epochs=0)
+    config = replace(config, refinement=none, views=none)
+    new = extended(old, config)
+    assert new.config.autoencoder.matching == 3
+    without = replace(config, direct=none)
+    assert extended(old, without).config.autoencoder.matching == 0
+    assert extended(new, without).config.autoencoder.matching == 3
+    assert preset("paper", "extrinsic-continuous", "donkey_car").autoencoder.matching == 0
+
+
+def test_readings_of_validation_trajectories_alone_are_matched(
+    make_tiny: Callable[..., WorldModel], tmp_path: Path
+) -> None:
+    collect(Settings("donkey_car", 10, shard_size=10, seed=5), tmp_path / "data")
+    dataset = load_dataset(tmp_path / "data")
+    data = TrainingData.prepare(dataset, Supervision(0.05), torch.device("cpu"))
+    config = make_tiny(system="donkey_car").config
+    parts = replace(config.autoencoder, direct=DirectConfig(4, 16), matching=2)
+    torch.manual_seed(0)
+    model = WorldModel(replace(config, autoencoder=parts)).eval()
+    readings = encode_all(model.autoencoder, data.frames)
+    matched = match_validation(model, data, readings)
+    moved = (matched != readings).flatten(1).any(1)
+    assert moved.nonzero().flatten().tolist() == sorted(data.validation.tolist())
+    expected = model.encode_frames(data.frames[data.validation])
+    torch.testing.assert_close(matched[data.validation], expected, rtol=0, atol=1e-3)

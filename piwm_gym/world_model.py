@@ -20,8 +20,6 @@ from piwm_gym.models.vision import to_float
 from piwm_gym.surroundings import check_noise, spread_scene
 from piwm_gym.systems import Params, System, get_system, unknown
 
-MATCHED = 64
-"""Frames that are matched at once, so that their drawings stay in the cache."""
 UNTRAINED_STD = 0.01
 """How far readings scatter, as a share of the range, before training has told."""
 
@@ -172,8 +170,7 @@ class WorldModel(nn.Module):
         pictures = frames.reshape(-1, *frames.shape[-3:])
         flat = self.autoencoder.encode(pictures)
         if steps := self.config.autoencoder.matching:
-            parts = zip(pictures.split(MATCHED), flat.split(MATCHED), strict=True)
-            flat = torch.cat([matched(self.autoencoder, *part, steps) for part in parts])
+            flat = matched(self.autoencoder, pictures, flat, steps)
         return flat.reshape(*frames.shape[:-3], -1)
 
     def recognize(

@@ -9,7 +9,7 @@ from torch import Tensor
 import piwm_gym
 from piwm_gym.models import AutoencoderConfig, build_autoencoder
 from piwm_gym.models.direct import DirectConfig
-from piwm_gym.models.matching import matched
+from piwm_gym.models.matching import EVERY, matched
 from piwm_gym.systems import CartPole, DonkeyCar
 from piwm_gym.world_model import WorldModel
 
@@ -62,9 +62,9 @@ def test_no_reading_gets_worse(model: WorldModel) -> None:
         direct = model.autoencoder.direct
         assert direct is not None
         here, there, seen = (
-            direct.sample(model.autoencoder.normalize(readings), 3),
-            direct.sample(model.autoencoder.normalize(found), 3),
-            direct.sampled(frames, 3),
+            direct.sample(model.autoencoder.normalize(readings), EVERY),
+            direct.sample(model.autoencoder.normalize(found), EVERY),
+            direct.sampled(frames, EVERY),
         )
         cost, before = ((x - seen).square().sum((1, 2)) for x in (there, here))
         assert (cost <= before + 1e-4).all()

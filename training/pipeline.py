@@ -112,15 +112,16 @@ def polish(
         results["decoder"] = train_drawing(autoencoder, config, data, run, latents, guess)
     if autoencoder.direct is not None and config.direct.epochs:
         results["direct"] = train_direct(autoencoder, config.direct, data, run, guess)
+    final = readings
     if isinstance(autoencoder, Extrinsic) and config.views.epochs:
         assert latents is not None
         results["views"] = train_views(autoencoder, config, data, run, latents, guess)
-        readings = encode_all(autoencoder, data.frames)
-        guess = data.guess(readings, model.params)
+        final = encode_all(autoencoder, data.frames)
     if model.config.autoencoder.matching:
-        readings = match_validation(model, data, readings)
-        guess = data.guess(readings, model.params)
-    model.reading_std.copy_(scatter(data, readings, guess))
+        final = match_validation(model, data, final)
+    if final is not readings:
+        guess = data.guess(final, model.params)
+    model.reading_std.copy_(scatter(data, final, guess))
     return results
 
 

@@ -20,6 +20,8 @@ RIDGE = 1e-3
 """Added besides: what the picture does not show stays where it is."""
 EVERY = 3
 """Of so many patches of a picture one is compared: a hundred tell three numbers as well as all."""
+TOGETHER = 64
+"""Frames that are matched at once, so that a long film's drawings need not all be kept."""
 LONGEST = 10.0
 """Longest step in any number, in steps of the derivatives: drawings are alike over no more."""
 
@@ -42,6 +44,16 @@ def matched(
         readings: What its encoder reads of them, SI units; without a scene.
         steps: Gauss-Newton steps; each costs a drawing, and one for each number.
     """
+    parts = zip(frames.split(TOGETHER), readings.split(TOGETHER), strict=True)
+    return torch.cat([_matched(autoencoder, *part, steps) for part in parts])
+
+
+def _matched(
+    autoencoder: Autoencoder,
+    frames: Float[Tensor, "B 3 H W"],
+    readings: Float[Tensor, "B P"],
+    steps: int,
+) -> Float[Tensor, "B P"]:
     assert autoencoder.direct is not None
     frames = autoencoder.direct.sampled(frames, EVERY).flatten(1)
     with torch.no_grad():

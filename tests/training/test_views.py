@@ -22,6 +22,14 @@ from training.training_data import TrainingData
 from training.views import ASIDE, TURNED, drawn_views
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> TrainingData:
+    """Ten drives with weak labels."""
+    folder = tmp_path_factory.mktemp("drives")
+    collect(Settings("donkey_car", 10, shard_size=10, seed=5), folder)
+    return TrainingData.prepare(load_dataset(folder), Supervision(0.05), torch.device("cpu"))
+
+
 def test_views_show_places_near_those_of_the_data(make_tiny: Callable[..., WorldModel]) -> None:
     model = make_tiny(system="donkey_car")
     generator = torch.Generator().manual_seed(1)
@@ -59,11 +67,8 @@ def test_without_a_camera_there_are_no_views(model: WorldModel) -> None:
 
 
 def test_views_train_the_physical_encoder_alone(
-    make_tiny: Callable[..., WorldModel], tmp_path: Path
+    make_tiny: Callable[..., WorldModel], data: TrainingData, tmp_path: Path
 ) -> None:
-    collect(Settings("donkey_car", 10, shard_size=10, seed=5), tmp_path / "data")
-    dataset = load_dataset(tmp_path / "data")
-    data = TrainingData.prepare(dataset, Supervision(0.05), torch.device("cpu"))
     model = make_tiny(system="donkey_car")
     autoencoder = model.autoencoder
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -95,11 +100,8 @@ def test_refined_models_match_their_readings(make_tiny: Callable[..., WorldModel
 
 
 def test_readings_of_validation_trajectories_alone_are_matched(
-    make_tiny: Callable[..., WorldModel], tmp_path: Path
+    make_tiny: Callable[..., WorldModel], data: TrainingData
 ) -> None:
-    collect(Settings("donkey_car", 10, shard_size=10, seed=5), tmp_path / "data")
-    dataset = load_dataset(tmp_path / "data")
-    data = TrainingData.prepare(dataset, Supervision(0.05), torch.device("cpu"))
     config = make_tiny(system="donkey_car").config
     parts = replace(config.autoencoder, direct=DirectConfig(4, 16), matching=2)
     torch.manual_seed(0)

@@ -255,28 +255,40 @@ class WorldModel(nn.Module):
             ValueError: Wrong shapes, fewer than two frames, an unknown ``init``, a scene for a
                 system that has none.
         """
+        _check_window("frames", frames, actions, ndim=5)
+        return self.estimate(self.encode_frames(frames), actions, init, params, scene)
+
+    def estimate(
+        self,
+        configurations: Float[Tensor, "B T P"],
+        actions: Shaped[Tensor, "B S *A"],
+        init: str | None = None,
+        params: Params | None = None,
+        scene: Float[Tensor, "*C S"] | None = None,
+    ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B S"] | None]:
+        """State and scene at the end of a window whose frames have been read already.
+
+        Args:
+            configurations: What :meth:`encode_frames` made of the window, T at least 2.
+            actions: (B, T - 1) actions between the frames.
+            init: As in :meth:`encode_window`.
+            params: Parameters to estimate with; default: the learned ones.
+            scene: (S,) or (B, S); default: what was read, averaged.
+
+        Raises:
+            ValueError: As :meth:`encode_window`.
+        """
         init = self.config.init if init is None else init
         if init not in ESTIMATORS:
             raise ValueError(unknown("init", init, tuple(ESTIMATORS)))
-        if frames.ndim != 5 or frames.shape[1] < 2:
-            raise ValueError(
-                f"frames has shape {tuple(frames.shape)}; expected (B, T, ...) with T >= 2: "
-                "velocities do not show in a single frame"
-            )
-        if tuple(actions.shape[:2]) != (frames.shape[0], frames.shape[1] - 1):
-            raise ValueError(
-                f"actions has shape {tuple(actions.shape)}; expected one action between "
-                f"neighbouring frames, ({frames.shape[0]}, {frames.shape[1] - 1}, ...)"
-            )
+        _check_window("configurations", configurations, actions, ndim=3)
         params = self.params if params is None else params
-        configurations, seen = self._split(self.encode_frames(frames))
+        visible, seen = self._split(configurations)
         if scene is None and self.system.scene_variables:
             scene = seen.mean(dim=1)
-        scene = spread_scene(self.system, scene, configurations[:, 0])
+        scene = spread_scene(self.system, scene, visible[:, 0])
         actions = actions.to(self.device)
-        state = ESTIMATORS[init](
-            self.system, configurations, actions, params, scene, self.reading_std
-        )
+        state = ESTIMATORS[init](self.system, visible, actions, params, scene, self.reading_std)
         return state, scene
 
     def step(
@@ -431,6 +443,21 @@ class WorldModel(nn.Module):
                 along = torch.remainder(state[..., i] - self.state_low[i], variable.range)
                 inside[..., i] = (along <= width) | (width >= variable.range)
         return (inside | self.derived).all(-1)
+
+
+def _check_window(name: str, window: Tensor, actions: Tensor, ndim: int) -> None:
+    """Raise unless there is a window of two or more, and an action between neighbours."""
+    if window.ndim != ndim or window.shape[1] < 2:
+        raise ValueError(
+            f"{name} has shape {tuple(window.shape)}; expected (B, T, ...) with T >= 2: "
+            "velocities do not show in a single frame"
+        )
+    batch, count = window.shape[:2]
+    if tuple(actions.shape[:2]) != (batch, count - 1):
+        raise ValueError(
+            f"actions has shape {tuple(actions.shape)}; expected one action between "
+            f"neighbouring frames, ({batch}, {count - 1}, ...)"
+        )
 
 
 def _wants_gradients(values: Iterable[Any]) -> bool:

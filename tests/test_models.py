@@ -315,6 +315,20 @@ def test_encoding_accepts_both_layouts_and_teaches_about_others(model: WorldMode
         model.encode(frames, actions, init="shoting")
 
 
+def test_what_was_read_already_is_estimated_as_its_frames_are(model: WorldModel) -> None:
+    frames = torch.rand(2, 4, 3, 64, 64)
+    actions = torch.ones(2, 3, dtype=torch.long)
+    readings = model.encode_frames(frames)
+    for init in ("shooting", "fd"):
+        state, scene = model.estimate(readings, actions, init)
+        assert torch.equal(state, model.encode(frames, actions, init))
+        assert scene is None
+    with pytest.raises(ValueError, match=r"configurations has shape \(2, 2\).*T >= 2"):
+        model.estimate(readings[:, 0], actions)
+    with pytest.raises(ValueError, match="one action between neighbouring frames, .2, 3"):
+        model.estimate(readings, actions[:, :2])
+
+
 def test_no_state_depends_on_later_frames_or_actions(model: WorldModel) -> None:
     frames = torch.rand(1, 8, 3, 64, 64)
     actions = torch.zeros(1, 7, dtype=torch.long)

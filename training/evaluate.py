@@ -8,6 +8,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,11 @@ def common_fold(subjects: Sequence[Subject]) -> int | None:
     return folds.pop() if folds else None
 
 
-def estimation_rows(subject: Subject, test: TestSet) -> Rows:
+def estimation_rows(subject: Subject, test: TestSet, readings: Tensor) -> Rows:
     """State error from frames by window length; window 1 is the configuration alone."""
     model = subject.model
     system = model.system
-    errors = reading_errors(model, test)
+    errors = reading_errors(model, test, readings)
     single = of_configuration(system, rmse(errors))
     middle = of_configuration(system, errors.abs().median(0).values.numpy())
     single |= {f"{name}_median": value for name, value in middle.items() if name != "scene"}
@@ -98,13 +99,14 @@ def estimation_rows(subject: Subject, test: TestSet) -> Rows:
         rows.append({**subject.label, "init": "single, in view", "window": 1, **values})
     truth = test.futures[:, 0]
     for init, window in ESTIMATIONS:
-        error = system.difference(estimate(model, test, window, init).state, truth)
+        start = estimate(model, test, readings, window, init)
+        error = system.difference(start.state, truth)
         values = of_state(system, rmse(error))
         rows.append({**subject.label, "init": init, "window": window, **values})
     return rows
 
 
-def forecast_rows(subject: Subject, test: TestSet) -> Rows:
+def forecast_rows(subject: Subject, test: TestSet, readings: Tensor) -> Rows:
     """RMSE by horizon: from frames, and the lines that say where it comes from."""
     model, truth = subject.model, test.futures
     reference, perfect = model.system.reference, true_start(test)
@@ -114,9 +116,9 @@ def forecast_rows(subject: Subject, test: TestSet) -> Rows:
         "learned parameters from the true state": forecast_errors(model, test, perfect),
     }
     for window in WINDOWS:
-        start = estimate(model, test, window)
+        start = estimate(model, test, readings, window)
         curves[f"{window} frames"] = forecast_errors(model, test, start)
-        start = estimate(model, test, window, params=reference)
+        start = estimate(model, test, readings, window, params=reference)
         curves[f"{window} frames, true parameters"] = forecast_errors(model, test, start, reference)
     return [
         {**subject.label, "line": line, **row}
@@ -181,7 +183,7 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
 
 
 @torch.no_grad()
-def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Rows:
+def agreement_rows(subject: Subject, test: TestSet, readings: Tensor, controller: FrameNet) -> Rows:
     """Paper's Table 2: the pixel controller on frames and on their reconstructions.
 
     Discrete actions agree or not; of continuous ones, the root mean squared difference. What is
@@ -189,13 +191,12 @@ def agreement_rows(subject: Subject, test: TestSet, controller: FrameNet) -> Row
     """
     model = subject.model
     discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
-    parts = []
+    read, parts = readings[test.alive], []
     for part in torch.arange(len(test.frames)).split(CHUNK):
-        real = to_float(test.frames[part])
-        wanted = controller(real)
+        wanted = controller(to_float(test.frames[part]))
         drawn = (
             controller(model.autoencoder.decode(configurations).clamp(0, 1))
-            for configurations in (model.encode_frames(real), test.configurations[part])
+            for configurations in (read[part], test.configurations[part])
         )
         if discrete:
             parts.append([(x.argmax(-1) == wanted.argmax(-1)).float() for x in drawn])
@@ -268,9 +269,10 @@ def evaluate(
     """
     system = subjects[0].model.system
     test = TestSet(dataset, system, torch.device("cpu"))
+    readings = cache(lambda subject: test.readings(subject.model))
     makers: dict[str, Callable[[Subject], Rows]] = {
-        "estimation": lambda subject: estimation_rows(subject, test),
-        "forecast": lambda subject: forecast_rows(subject, test),
+        "estimation": lambda subject: estimation_rows(subject, test, readings(subject)),
+        "forecast": lambda subject: forecast_rows(subject, test, readings(subject)),
         "parameters": parameter_rows,
     }
     if "decoding" in names:
@@ -279,7 +281,9 @@ def evaluate(
     if "agreement" in names:
         actions = get_collector(system.name).expert(dataset.states)
         controller = train_pixel_controller(dataset, system, actions, probes)
-        makers["agreement"] = lambda subject: agreement_rows(subject, test, controller)
+        makers["agreement"] = lambda subject: agreement_rows(
+            subject, test, readings(subject), controller
+        )
     return {
         name: [row for subject in subjects for row in makers[name](subject)]
         if name in names

@@ -40,7 +40,8 @@ class TestSet:
     """Test trajectories as tensors on the model's device.
 
     Attributes:
-        frames: uint8 (K, H, W, 3) single frames of states that are not terminal and move freely.
+        alive: bool (N, T+1) which states are not terminal and move freely.
+        frames: uint8 (K, H, W, 3) single frames of those.
         states: (K, D) their states.
         scenes: (K, S) their scenes, or None where the system has none.
         configurations: (K, P) what there is to see: visible dimensions and scene.
@@ -63,26 +64,32 @@ class TestSet:
         self._states = torch.from_numpy(dataset.states[index]).to(device)
         scenes = torch.from_numpy(dataset.scenes[index]).to(device)
         self._scenes = scenes if system.scene_variables else None
-        alive = counted(system, self._states, self._scenes)
-        self.frames, self.states = self._frames[alive], self._states[alive]
-        self.trajectories = alive.nonzero()[:, 0]
+        self.alive = counted(system, self._states, self._scenes)
+        self.frames, self.states = self._frames[self.alive], self._states[self.alive]
+        self.trajectories = self.alive.nonzero()[:, 0]
         self.scenes = None if self._scenes is None else self._scenes[self.trajectories]
         self.configurations = torch.cat(
             (self.states[:, system.visible], scenes[self.trajectories]), dim=1
         )
         self._ends = range(max(WINDOWS) - 1, self._actions.shape[1] - HORIZON + 1)
         first = 1 - max(WINDOWS)
-        self._valid = self._gather(alive, first, HORIZON + 1, check=False).all(1)
+        self._valid = self._gather(self.alive, first, HORIZON + 1, check=False).all(1)
 
     def _gather(self, tensor: Tensor, first: int, last: int, check: bool = True) -> Tensor:
         """(M, last - first, ...) pieces around the context ends, one per window."""
         pieces = torch.cat([tensor[:, end + first : end + last] for end in self._ends])
         return pieces[self._valid] if check else pieces
 
-    def contexts(self, window: int) -> tuple[Tensor, Tensor]:
-        """(M, T, H, W, 3) frames of the contexts and (M, T - 1, ...) actions between them."""
+    @torch.no_grad()
+    def readings(self, model: WorldModel) -> Tensor:
+        """(N, T+1, P) configurations that a model reads of all frames, SI units."""
+        parts = [model.encode_frames(part) for part in self._frames.flatten(0, 1).split(CHUNK)]
+        return torch.cat(parts).unflatten(0, self._frames.shape[:2])
+
+    def contexts(self, readings: Tensor, window: int) -> tuple[Tensor, Tensor]:
+        """(M, T, P) readings of the contexts and (M, T - 1, ...) actions between them."""
         first = 1 - window
-        return self._gather(self._frames, first, 1), self._gather(self._actions, first, 0)
+        return self._gather(readings, first, 1), self._gather(self._actions, first, 0)
 
     @property
     def future_actions(self) -> Tensor:
@@ -120,11 +127,10 @@ def rmse(error: Tensor) -> np.ndarray:
     return error.double().square().mean(0).sqrt().cpu().numpy()
 
 
-@torch.no_grad()
-def reading_errors(model: WorldModel, test: TestSet) -> Tensor:
+def reading_errors(model: WorldModel, test: TestSet, readings: Tensor) -> Tensor:
     """(K, P) errors of the configuration read from single frames, SI units."""
-    read = torch.cat([model.encode_frames(part) for part in test.frames.split(CHUNK)])
-    return model.system.difference(read, test.configurations, model.system.configuration)
+    system = model.system
+    return system.difference(readings[test.alive], test.configurations, system.configuration)
 
 
 def misplacement(errors: Tensor) -> dict[str, float]:
@@ -146,19 +152,14 @@ def misplacement(errors: Tensor) -> dict[str, float]:
 def estimate(
     model: WorldModel,
     test: TestSet,
+    readings: Tensor,
     window: int,
     init: str = "shooting",
     params: Params | None = None,
 ) -> Start:
     """States estimated at the ends of the contexts, and scenes estimated from the contexts."""
-    states, scenes = [], []
-    frames, actions = test.contexts(window)
-    for f, a in zip(frames.split(64), actions.split(64), strict=True):
-        state, scene = model.encode_window(f, a, init=init, params=params)
-        states.append(state)
-        scenes.append(scene)
-    seen = [scene for scene in scenes if scene is not None]
-    return Start(torch.cat(states), torch.cat(seen) if seen else None)
+    read, actions = test.contexts(readings, window)
+    return Start(*model.estimate(read, actions, init, params))
 
 
 def true_start(test: TestSet) -> Start:
@@ -223,14 +224,15 @@ def _short(values: dict[str, float]) -> dict[str, float]:
 
 def summary(model: WorldModel, test: TestSet) -> dict[str, Any]:
     """The claims that a checkpoint carries, and that a test holds it to."""
-    system, futures = model.system, test.futures
+    system, futures, readings = model.system, test.futures, test.readings(model)
+    single = reading_errors(model, test, readings)
     forecasts = {}
     for window in WINDOWS:
-        errors = forecast_errors(model, test, estimate(model, test, window))
+        errors = forecast_errors(model, test, estimate(model, test, readings, window))
         forecasts[str(window)] = _short(of_state(system, rmse(errors[:, -1])))
     persistence = rmse(system.difference(futures[:, -1], futures[:, 0]))
     return {
-        "single_frame_rmse": _short(of_configuration(system, rmse(reading_errors(model, test)))),
+        "single_frame_rmse": _short(of_configuration(system, rmse(single))),
         "forecast_rmse_30_steps_by_window": forecasts,
         "persistence_rmse_30_steps": _short(of_state(system, persistence)),
         "decoding": decoding(model, test),

@@ -47,14 +47,18 @@ def test_set(dataset: TrajectoryDataset) -> TestSet:
     return TestSet(dataset, SYSTEM, torch.device("cpu"), np.arange(len(dataset)))
 
 
-def test_windows_are_aligned_and_hold_no_terminal_state(test_set: TestSet) -> None:
+def test_windows_are_aligned_and_hold_no_terminal_state(
+    test_set: TestSet, model: WorldModel
+) -> None:
     futures = test_set.futures
     assert futures.shape[1:] == (HORIZON + 1, 4)
     assert not SYSTEM.terminal(futures).any()
     assert not SYSTEM.terminal(test_set.states).any()
+    readings = test_set.readings(model)
+    torch.testing.assert_close(readings[test_set.alive], model.encode_frames(test_set.frames))
     for window in WINDOWS:
-        frames, actions = test_set.contexts(window)
-        assert frames.shape[:2] == (len(futures), window)
+        read, actions = test_set.contexts(readings, window)
+        assert read.shape == (len(futures), window, readings.shape[-1])
         assert actions.shape == (len(futures), window - 1)
 
 
@@ -155,7 +159,7 @@ def test_evaluation_of_a_system_with_scene_and_process_noise(
     test = TestSet(dataset, model.system, torch.device("cpu"))
     whole = model.system.in_view(test.states)
     assert 0 < whole.sum() < len(whole)
-    off = reading_errors(model, test)[whole][:, 0]
+    off = reading_errors(model, test, test.readings(model))[whole][:, 0]
     assert results.number("estimation", "x", init="single, in view") == pytest.approx(
         float(rmse(off)), rel=1e-3
     )

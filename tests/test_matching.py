@@ -9,7 +9,7 @@ from torch import Tensor
 import piwm_gym
 from piwm_gym.models import AutoencoderConfig, build_autoencoder
 from piwm_gym.models.direct import DirectConfig
-from piwm_gym.models.matching import EVERY, matched
+from piwm_gym.models.matching import AROUND, EVERY, around, matched
 from piwm_gym.systems import CartPole, DonkeyCar
 from piwm_gym.world_model import WorldModel
 
@@ -49,6 +49,35 @@ def test_pictures_bring_readings_to_where_they_were_drawn(model: WorldModel) -> 
     assert after.median() < 1e-4
     assert (after < NEAR / 5).all(1).float().mean() > 0.6
     assert torch.equal(matched(model.autoencoder, frames, truth, steps=3), truth), "already there"
+
+
+@torch.no_grad()
+def test_readings_too_far_off_to_be_moved_are_searched_for(
+    model: WorldModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By several of the steps' longest moves."""
+    truth = poses(model, 64)
+    frames = model.autoencoder.decode(truth).clamp(0, 1)
+    readings = truth + torch.tensor([0.15, -0.1, 0.05])
+
+    def found() -> float:
+        off = distance(model, matched(model.autoencoder, frames, readings, steps=3), truth)
+        return float((off < 0.05).all(1).float().mean())
+
+    assert found() > 0.8
+    monkeypatch.setattr("piwm_gym.models.matching.CANDIDATES", 1)
+    assert found() < 0.1
+
+
+def test_places_around_a_reading_are_always_the_same() -> None:
+    """And leave the generators of those who read alone."""
+    before = torch.get_rng_state()
+    places = around(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(places, around(3))
+    assert torch.equal(places[0], torch.zeros(3)), "the reading itself is tried, and first"
+    spread = places[1:].square().mean(1).sqrt()
+    assert spread.min() < AROUND[0] < AROUND[1] < spread.max() < 3 * AROUND[1]
 
 
 @torch.no_grad()

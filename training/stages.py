@@ -25,6 +25,7 @@ from training.fit import Batch, Stage, Terms
 from training.foreground import Foreground
 from training.losses import (
     configuration_weights,
+    drawing_error,
     foreground_error,
     interpretability,
     interpretability_kl,
@@ -246,8 +247,9 @@ class DirectStage(Stage):
         """The decoded frames' error."""
         frames = to_float(batch["frames"])
         decoded = self.direct(batch["configuration"])
-        loss = reconstruction(decoded, frames, self.foreground)
-        error = foreground_error(decoded.detach().float(), frames, self.foreground)
+        loss = drawing_error(decoded, frames, self.foreground)
+        drawn = decoded.detach().float().clamp(0, 1)
+        error = foreground_error(drawn, frames, self.foreground)
         return loss, {"reconstruction": loss, "foreground": error}
 
 

@@ -27,6 +27,28 @@ def test_foreground_pixels_weigh_eleven_times() -> None:
     assert float(losses.reconstruction(foreground_error, frame, MOVING)) == pytest.approx(0.11)
 
 
+def test_a_ghost_in_a_drawing_weighs_as_much_as_what_is_missing() -> None:
+    pole, empty = frame_with_pole(), WHITE[None]
+    missing = losses.drawing_error(empty, pole, MOVING)
+    ghost = losses.drawing_error(pole, empty, MOVING)
+    assert float(missing) == pytest.approx(11 * 12 * 0.64)
+    assert float(ghost) == pytest.approx(11 * 12 * 0.64)
+    assert float(losses.reconstruction(pole, empty, MOVING)) == pytest.approx(12 * 0.64)
+
+
+def test_what_clipping_puts_right_is_hardly_an_error_of_a_drawing() -> None:
+    frames = torch.tensor([0.0, 0.0, 0.5, 0.5, 1.0, 1.0]).view(1, 1, 2, 3).expand(1, 3, 2, 3)
+    off = torch.tensor([-0.3, 0.3, -0.1, 1.2, 1.3, 0.9])
+    decoded = off.view(1, 1, 2, 3).expand(1, 3, 2, 3).clone().requires_grad_()
+    loss = losses.drawing_error(decoded, frames, Coloured())
+    expected = torch.tensor([-0.03, 0.3, -0.6, 0.7, 0.03, -0.1])
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(3 * float(expected.square().sum()))
+    assert decoded.grad is not None
+    slope = torch.tensor([0.1, 1.0, 1.0, 1.0, 0.1, 1.0])
+    torch.testing.assert_close(decoded.grad[0, 0].flatten(), 2 * expected * slope)
+
+
 def test_a_vanished_pole_and_a_ghost_are_equally_bad() -> None:
     pole, empty = frame_with_pole(), WHITE[None]
     vanished = losses.foreground_error(empty, pole, MOVING)

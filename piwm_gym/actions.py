@@ -29,9 +29,11 @@ def check_actions(space: gym.Space, actions: Any, lead: tuple[int, ...]) -> np.n
     shape = lead + tuple(space.shape or ())
     try:
         array = np.asarray(actions.detach().cpu() if isinstance(actions, Tensor) else actions)
-        numbers = array if array.dtype.kind in "iub" else array.astype(np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(f"action is {actions!r}; {_expected(space, lead)}") from None
+    except (TypeError, ValueError):  # ragged, or of something that is no number
+        array = np.array(None)
+    if array.dtype.kind not in "iubf":
+        raise ValueError(f"action is {actions!r}; {_expected(space, lead)}")
+    numbers = array.astype(np.float64) if array.dtype.kind in "fu" else array
     if numbers.shape != shape:
         if numbers.size != np.prod(shape, dtype=int) or lead != numbers.shape[: len(lead)]:
             raise ValueError(

@@ -329,10 +329,12 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
 
     def _read_action(self, action: Any) -> np.ndarray:
         space = self.action_space
-        if type(action) in (int, np.int64) and isinstance(space, gym.spaces.Discrete):
-            index = action - space.start  # nearly all actions: what it takes is this and no more
-            if 0 <= index < space.n:
-                return np.array(action)
+        if (  # nearly all actions: what it takes is this and no more
+            type(action) in (int, np.int64)
+            and isinstance(space, gym.spaces.Discrete)
+            and space.start <= action < space.start + space.n
+        ):
+            return np.array(action)
         return check_actions(space, action, ())
 
     def render(self) -> np.ndarray | None:

@@ -135,6 +135,8 @@ class Simulation:
             state = system.initial(initial, **self._scene_of(slots))
         else:
             state = slots.take(state)
+            if options.frames is None:  # from frames the motion has said what the place says
+                state = system.placed(state, **self._scene_of(slots))
         self.state = slots.put(self.state, state)
         self.elapsed = slots.clear(self.elapsed)
         self.done = self.done & ~slots.mask

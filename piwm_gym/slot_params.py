@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,8 +97,11 @@ class SlotParams:
         self, randomize: Mapping[str, Any] | None, fixed: Mapping[str, Any]
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """Check ``randomize``: (low, high) per name."""
+        if not isinstance(randomize, Mapping | None):
+            raise ValueError(f"randomize is {randomize!r}; expected name to (low, high)")
         ranges = {}
         for name, value in (randomize or {}).items():
+            value = value.tolist() if isinstance(value, np.ndarray | Tensor) else value
             if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
                 raise ValueError(f"randomize[{name!r}] is {value!r}; expected (low, high)")
             low, high = (self.read({name: end})[name] for end in value)

@@ -1,9 +1,23 @@
-"""What a forecast may be given besides state and actions: a scene and process noise."""
+"""What a forecast is given: states, and besides actions perhaps a scene and process noise."""
 
 from jaxtyping import Float
 from torch import Tensor
 
 from piwm_gym.systems import System
+
+
+def check_states(system: System, states: Float[Tensor, "*B D"]) -> None:
+    """Check that states have the system's dimensions.
+
+    Raises:
+        ValueError: They have others, such as the numbers of an observation.
+    """
+    names = system.state_names
+    if not states.ndim or states.shape[-1] != len(names):
+        raise ValueError(
+            f"states have shape {tuple(states.shape)}; expected (..., {len(names)}): "
+            f"{', '.join(names)}, SI units"
+        )
 
 
 def spread_scene(
@@ -63,4 +77,4 @@ def check_noise(system: System, noise: Tensor | None, lead: tuple[int, ...]) -> 
         raise ValueError(f"noise has shape {tuple(noise.shape)}; expected {(*lead, count)}")
 
 
-__all__ = ["check_noise", "spread_scene"]
+__all__ = ["check_noise", "check_states", "spread_scene"]

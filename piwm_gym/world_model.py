@@ -17,7 +17,7 @@ from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.matching import matched
 from piwm_gym.models.recognition import recognized
 from piwm_gym.models.vision import to_float
-from piwm_gym.surroundings import check_noise, spread_scene
+from piwm_gym.surroundings import check_noise, check_states, spread_scene
 from piwm_gym.systems import Params, System, get_system, unknown
 
 UNTRAINED_STD = 0.01
@@ -299,6 +299,7 @@ class WorldModel(nn.Module):
         noise: Float[Tensor, "*B U"] | None = None,
     ) -> Float[Tensor, "*B D"]:
         """State one time step later, by the learned dynamics; see :meth:`rollout`."""
+        check_states(self.system, state)
         check_noise(self.system, noise, tuple(state.shape[:-1]))
         scene = spread_scene(self.system, scene, state)
         keywords = {
@@ -324,9 +325,11 @@ class WorldModel(nn.Module):
             noise: Numbers uniform on [0, 1) for the process noise; default: the mean motion.
 
         Raises:
-            ValueError: A scene or noise for a system that has none, or of a wrong shape.
+            ValueError: States without the system's dimensions, a scene or noise for a system that
+                has none, or of a wrong shape.
         """
         params = self.dynamics.params if params is None else params
+        check_states(self.system, state)
         check_noise(self.system, noise, tuple(actions.shape[:2]))
         scene = spread_scene(self.system, scene, state)
         quick = self._rollouts.get((len(state), noise is not None))
@@ -377,7 +380,8 @@ class WorldModel(nn.Module):
             scene: (S,), or (B, S) for states (B, ..., D); default: ``system.nominal_scene``.
 
         Raises:
-            ValueError: A scene for a system that has none, or of a wrong shape.
+            ValueError: States without the system's dimensions, a scene for a system that has none,
+                or of a wrong shape.
         """
         configurations = self._configurations(states, scene)
         frames = self.autoencoder.decode(configurations).clamp(0, 1)
@@ -425,6 +429,7 @@ class WorldModel(nn.Module):
 
     def _configurations(self, states: Tensor, scene: Tensor | None) -> Float[Tensor, "N P"]:
         """What frames of states show."""
+        check_states(self.system, states)
         configurations = states[..., self.system.visible]
         scene = spread_scene(self.system, scene, states)
         if scene is not None:

@@ -158,7 +158,10 @@ def test_actions_of_many_types(env: WorldModelEnv, action: Any) -> None:
     assert env.step(action)[4]["state"][1] > 0
 
 
-@pytest.mark.parametrize("action", [2, -1, 0.5, np.nan, np.inf, "left", None, [0, 1], [], {}])
+@pytest.mark.parametrize(
+    "action",
+    [2, -1, 0.5, np.nan, np.inf, 10**30, 1j, "left", "1", None, [0, 1], [[0], [0, 1]], [], {}],
+)
 def test_actions_that_are_none(env: WorldModelEnv, action: Any) -> None:
     env.reset(seed=0)
     before = env.state
@@ -408,6 +411,8 @@ def test_parameters_that_are_wrong(env: WorldModelEnv, value: Any) -> None:
         ({"params": {"total_mass": 2.0}}, "unknown parameter 'total_mass'"),
         ({"params": {"mass_pole": 2.0}}, "did you mean 'masspole'"),
         ({"randomize": {"length": 0.5}}, r"expected \(low, high\)"),
+        ({"randomize": [("length", 0.5)]}, r"randomize is .*expected name to \(low, high\)"),
+        ({"randomize": {"length": np.array(0.5)}}, r"expected \(low, high\)"),
         ({"randomize": {"length": (0.6, 0.5)}}, "low <= high"),
         ({"randomize": {"length": (0.0, 0.5)}}, "positive"),
         ({"randomize": {"length": (0.4, 0.5)}, "params": {"length": 0.5}}, "keep one"),

@@ -329,6 +329,19 @@ def test_what_was_read_already_is_estimated_as_its_frames_are(model: WorldModel)
         model.estimate(readings, actions[:, :2])
 
 
+def test_states_of_other_dimensions_are_no_states(model: WorldModel) -> None:
+    actions = torch.zeros(2, 3, dtype=torch.long)
+    for states in (torch.zeros(2, 3), torch.zeros(2, 5), torch.tensor(0.0)):
+        for use in (
+            lambda states: model.rollout(states, actions),
+            lambda states: model.step(states, actions[:, 0]),
+            model.decode,
+            model.draw,
+        ):
+            with pytest.raises(ValueError, match=r"states have shape .*x, x_dot, theta, theta_dot"):
+                use(states)
+
+
 def test_no_state_depends_on_later_frames_or_actions(model: WorldModel) -> None:
     frames = torch.rand(1, 8, 3, 64, 64)
     actions = torch.zeros(1, 7, dtype=torch.long)

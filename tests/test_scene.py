@@ -112,6 +112,36 @@ def test_a_reset_takes_a_scene_and_draws_the_rest(env: WorldModelEnv) -> None:
     assert np.array_equal(info["scene"], FLAT)
 
 
+@pytest.mark.parametrize(
+    ("height", "given", "expected"),
+    [
+        (3.0, (1, 1, 0.48, 0), (0, 0, 0, 0)),
+        (-0.01, (0, 0, 0.3, 0), (1, 1, 0.3, 0)),
+        (-1.0, (0, 0, 0, 0), (1, 1, 0, 1)),
+    ],
+)
+def test_a_start_stands_on_the_ground_where_it_touches_it(
+    env: WorldModelEnv, height: float, given: Any, expected: Any
+) -> None:
+    """As in the real environment, where contacts follow from the place."""
+    start = [0.0, height, 0.0, 0.0, 0.0, 0.0, *given]
+    _, info = env.reset(options={"state": start, "scene": FLAT})
+    np.testing.assert_allclose(info["state"][6:], expected, rtol=1e-6)
+
+
+def test_a_state_of_an_episode_is_a_start_as_it_is(env: WorldModelEnv) -> None:
+    env.set_params(**STILL)
+    env.reset(seed=0, options={"state": HOVER, "scene": FLAT})
+    terminated = False
+    while not terminated:
+        state, before = env.state.copy(), env.snapshot()
+        _, info = env.reset(options={"state": state, "scene": FLAT})
+        assert np.array_equal(info["state"], state)
+        env.restore(before)
+        terminated = env.step(2 if state[3] < -0.5 else 0)[2]
+    assert state[8] > 0.4, "it came to rest"
+
+
 def test_the_ground_stops_the_lander_where_it_is(env: WorldModelEnv) -> None:
     env.set_params(**STILL)
     heights = []

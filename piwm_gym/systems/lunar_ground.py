@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from piwm_gym.systems.system import constant
@@ -124,6 +124,14 @@ def legs(
 def hull_gap(scene: Tensor, pose: Pose) -> Float[Tensor, "*B"]:
     """Smallest distance of the hull's corners from the terrain, m; negative when it is in it."""
     return gaps(scene, pose, *corners(pose, HULL_CORNERS))[0].amin(-1)
+
+
+def touching(
+    scene: Tensor, pose: Pose
+) -> tuple[Float[Tensor, "*B"], Float[Tensor, "*B"], Bool[Tensor, "*B"]]:
+    """Whether the right leg, the left leg and the hull touch the ground; of legs 1 or 0."""
+    down = (legs(scene, pose)[2] < SLOP).to(pose.x.dtype)
+    return down[..., 0], down[..., 1], hull_gap(scene, pose) < 0
 
 
 def out_of_reach(

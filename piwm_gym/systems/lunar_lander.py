@@ -285,11 +285,9 @@ class LunarLander(System):
             right = left = rest_time = torch.zeros_like(x)
             crashed = crashed + 0 * x
         else:
-            gap = lunar_ground.legs(scene, pose)[2]
-            right, left = (gap < lunar_ground.SLOP).to(x.dtype).unbind(-1)
+            right, left, hit = lunar_ground.touching(scene, pose)
             slow = (x_dot**2 + y_dot**2 < SETTLED_SPEED**2) & (omega.abs() < SETTLED_TURN)
             rest_time = torch.where(slow & ((right + left) > 0), rest_time + self.dt, 0.0)
-            hit = lunar_ground.hull_gap(scene, pose) < 0
             crashed = torch.where(hit, 1.0, crashed)
         return columns(
             (pose.x, pose.y, x_dot, y_dot, angle, omega, right, left, rest_time, crashed)
@@ -333,6 +331,18 @@ class LunarLander(System):
             motion.y_dot + cos * up + sin * right - params.gravity * self.dt,
             motion.theta_dot + spin,
         )
+
+    def placed(
+        self, state: Float[Tensor, "*B 10"], scene: Float[Tensor, "*B 11"] | None = None
+    ) -> Float[Tensor, "*B 10"]:
+        """Legs are down and the hull has crashed where they touch the ground, and only there."""
+        if scene is None:
+            return state
+        moving, rest_time = state[..., :6], state[..., 8]
+        x, y, _, _, theta, _ = moving.unbind(-1)
+        right, left, hit = lunar_ground.touching(scene, Pose(x, y, theta))
+        rest_time = torch.where((right + left) > 0, rest_time, 0.0)
+        return columns((*moving.unbind(-1), right, left, rest_time, hit.to(x.dtype)))
 
     def in_free_motion(
         self, state: Float[Tensor, "*B 10"], scene: Float[Tensor, "*N 11"] | None = None

@@ -337,6 +337,15 @@ class System(ABC):
         """
         return state
 
+    def placed(
+        self, state: Float[Tensor, "*B D"], scene: Float[Tensor, "*B S"] | None = None
+    ) -> Float[Tensor, "*B D"]:
+        """A start that somebody chose, with what its place says of the derived dimensions.
+
+        What a transition has returned stays as it is.
+        """
+        return state
+
     def end_state(
         self,
         before: Float[Tensor, "*B C"],

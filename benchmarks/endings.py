@@ -4,8 +4,9 @@
 
 A thousand real episodes are flown to their end by a pilot and by random actions. From the true
 state 20 steps before, the model goes on under the same actions, with the engines' mean thrust;
-after the real end no engine fires, and the model has a second to come to its own. Writes a
-confusion table to ``assets/results/lunar_lander-endings.csv``.
+after the real end no engine fires, and the model has a second to come to its own. Twenty steps
+before the end of a landing the lander stands already, so the same is told from 60 steps before.
+Writes confusion tables to ``assets/results/lunar_lander-endings.csv``.
 """
 
 from collections import Counter
@@ -25,7 +26,8 @@ from piwm_gym.world_model import WorldModel
 from training.controllers import Controller, Pilot, RandomHold
 from training.evaluate import write_csv
 
-LEAD = 20
+LEADS = (20, 60)
+"""Steps before the end from where the model goes on."""
 PATIENCE = 50
 ENV_ID = "PIWM-LunarLander-v0"
 ENDINGS = ("landed", "crashed", "out of view")
@@ -37,13 +39,14 @@ class Ending:
     """The last steps of a real episode.
 
     Attributes:
-        state: (10,) SI units, ``LEAD`` steps before the end.
-        actions: (LEAD,) int64 from there on.
+        states: (L, 10) SI units, so many steps before the end as the longest of ``LEADS``, and
+            from there on, without the last.
+        actions: (L,) int64, taken in those states.
         scene: (11,) terrain heights, m.
         name: One of :data:`ENDINGS`.
     """
 
-    state: np.ndarray
+    states: np.ndarray
     actions: np.ndarray
     scene: np.ndarray
     name: str
@@ -80,18 +83,19 @@ def real_endings(count: int, seed: int) -> list[Ending]:
             actions.append(fly(states[-1], rng))
             over = twin.step(actions[-1])[2]
             states.append(twin.state())
-        if over and len(actions) > LEAD:
-            last = np.array(actions[-LEAD:])
-            endings.append(Ending(states[-1 - LEAD], last, twin.scene(), ending_of(states[-1])))
+        longest = max(LEADS)
+        if over and len(actions) > longest:
+            before, last = np.array(states[-1 - longest : -1]), np.array(actions[-longest:])
+            endings.append(Ending(before, last, twin.scene(), ending_of(states[-1])))
     return endings
 
 
 @torch.no_grad()
-def imagined_endings(model: WorldModel, endings: list[Ending]) -> list[str]:
-    """How the model ends them."""
-    state = torch.from_numpy(np.stack([e.state for e in endings])).float()
+def imagined_endings(model: WorldModel, endings: list[Ending], lead: int) -> list[str]:
+    """How the model ends them from so many steps before."""
+    state = torch.from_numpy(np.stack([e.states[-lead] for e in endings])).float()
     scene = torch.from_numpy(np.stack([e.scene for e in endings])).float()
-    actions = torch.from_numpy(np.stack([e.actions for e in endings]))
+    actions = torch.from_numpy(np.stack([e.actions[-lead:] for e in endings]))
     actions = torch.nn.functional.pad(actions, (0, PATIENCE))
     states = model.rollout(state, actions, scene=scene)
     over = model.system.terminal(states)
@@ -134,9 +138,14 @@ def main(
     """
     model = load(ENV_ID, variant, checkpoint, "cpu")
     endings = real_endings(episodes, seed)
-    rows = confusion([e.name for e in endings], imagined_endings(model, endings))
+    real = [e.name for e in endings]
+    rows = [
+        {"lead": lead, **row}
+        for lead in LEADS
+        for row in confusion(real, imagined_endings(model, endings, lead))
+    ]
     write_csv(out, rows)
-    print_rows(rows, tuple(rows[0]), f"{episodes} real episodes, from {LEAD} steps before the end")
+    print_rows(rows, tuple(rows[0]), f"{episodes} real episodes, from some steps before the end")
 
 
 if __name__ == "__main__":

@@ -203,8 +203,9 @@ ROWS: dict[str, tuple[Row, ...]] = {
         (
             "end of real episodes, landed, crashed or out of view, from 20 steps before",
             "95 %",
-            endings,
+            lambda r: endings(r, 20),
         ),
+        ("the same from 60 steps before", "", lambda r: endings(r, 60)),
         (
             "PPO trained in the model on states, real return from true states",
             "270, none under 255",

@@ -132,11 +132,12 @@ def control(results: Results, training: str, deployment: str, uncertainty: float
     return f"{real} (seeds; imagined return {imagined})"
 
 
-def endings(results: Results) -> str:
-    """Share of real episodes that the model ends alike."""
-    if not results.has("endings", real="all"):
+def endings(results: Results, lead: int) -> str:
+    """Share of real episodes that the model ends alike from so many steps before."""
+    chosen: dict[str, object] = {"real": "all", "lead": lead}
+    if not results.has("endings", **chosen):
         return MISSING
-    return f"{results.number('endings', 'agreement_percent', real='all'):.1f} %"
+    return f"{results.number('endings', 'agreement_percent', **chosen):.1f} %"
 
 
 def driving(results: Results, observations: str) -> str:

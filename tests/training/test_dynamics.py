@@ -91,6 +91,30 @@ def test_the_engines_are_recovered_from_free_flight_alone(flights: Batch) -> Non
     assert torch.equal(dynamics.raw[others], before[others])
 
 
+@pytest.mark.filterwarnings("ignore:powers follow from motion only with")
+@pytest.mark.parametrize(
+    ("parametrisation", "tolerances"),
+    [
+        ("powers", {"main_engine_power": 0.02, "side_engine_power": 0.03}),
+        ("attitude", {"gravity": 0.01, "side_angular_acceleration": 0.08, "side_attitude": 0.35}),
+    ],
+)
+def test_other_parametrisations_are_recovered_too(
+    parametrisation: str, tolerances: dict[str, float]
+) -> None:
+    """The attitude term from tilted flights; upright ones show nothing of it."""
+    low, high = HIGH
+    tilted = ((*low[:4], -1.2, low[5]), (*high[:4], 1.2, high[5]))
+    dynamics = Dynamics(SYSTEM, parametrisation)
+    dynamics.set_values(starting_values(dynamics, SYSTEM, start=0))
+    refine(dynamics, SYSTEM, free_trajectories(SYSTEM, simulate(300, tilted)), iterations=8)
+    truth = SYSTEM.parametrisations[parametrisation].from_params(SYSTEM.reference)
+    expected = dict(zip(dynamics.names, truth, strict=True))
+    learned = dict(zip(dynamics.names, dynamics.values, strict=True))
+    found = {n: abs(float(learned[n].detach()) / float(expected[n]) - 1) for n in tolerances}
+    assert all(found[name] < tolerance for name, tolerance in tolerances.items()), found
+
+
 def test_dispersion_is_recovered_from_the_scatter(flights: Batch) -> None:
     dynamics = started(("motion",))
     fit_spread(dynamics, SYSTEM, flights, shown_by(dynamics, "spread"))

@@ -121,8 +121,10 @@ class Shell:
     def restore(self, snapshot: Snapshot) -> None:
         """Back to a snapshot; what follows is bit for bit what followed it the first time.
 
+        Physical parameters come with it, also if another model's were in force.
+
         Raises:
-            ValueError: The snapshot is not of an environment like this one.
+            ValueError: The snapshot is of another system or of another number of slots.
         """
         self.simulation.restore(snapshot)
 

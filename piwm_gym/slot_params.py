@@ -212,13 +212,16 @@ def _read_value(kind: type[Params], name: str, value: Any, num_slots: int) -> Te
     sign = "non-negative" if vanish else "positive"
     expected = f"expected {count}, {sign} and finite, in {kind.unit(name)}"
     try:
-        tensor = torch.as_tensor(value).detach().float().clone()
+        given = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"parameter {name!r} is {value!r}; {expected}") from None
+    if given.is_complex() or given.dtype == torch.bool:
+        raise ValueError(f"parameter {name!r} is {value!r}; {expected}")
+    tensor = given.float().clone()
     if tensor.shape not in ((), (num_slots,)):
         raise ValueError(f"parameter {name!r} has shape {tuple(tensor.shape)}; {expected}")
     allowed = tensor.isfinite() & (tensor >= 0 if vanish else tensor > 0)
-    if isinstance(value, bool) or not bool(allowed.all()):
+    if not bool(allowed.all()):
         raise ValueError(f"parameter {name!r} is {value}; {expected}")
     return tensor
 

@@ -392,7 +392,23 @@ def test_random_parameters(model: WorldModel) -> None:
         env.set_params(length=1.0)
 
 
-@pytest.mark.parametrize("value", [0, -1, np.nan, np.inf, "long", None, [0.1, 0.2], True, 1e-60])
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -1,
+        np.nan,
+        np.inf,
+        "long",
+        None,
+        [0.1, 0.2],
+        True,
+        np.True_,
+        torch.tensor(True),
+        1j,
+        1e-60,
+    ],
+)
 def test_parameters_that_are_wrong(env: WorldModelEnv, value: Any) -> None:
     env.reset(seed=0)
     before = env.params

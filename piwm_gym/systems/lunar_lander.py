@@ -4,7 +4,9 @@ The paper's equations for this system lack gravity, mix units, turn the side eng
 way round and have no ground. These are the equations of what the real environment computes
 (``gymnasium/envs/box2d/lunar_lander.py``, Box2D's semi-implicit Euler), with the combination of
 mass, power and lever arm that motion shows as one parameter each. In free flight they equal
-Box2D but for rounding; the ground is a small model of its own, see ``lunar_ground.py``.
+Box2D but for rounding, once the legs have unfolded: until then, in the half second after a reset,
+the jolt of their joints adds up to 9 mm, 0.02 m/s and 0.01 rad/s. The ground is a small model of
+its own, see ``lunar_ground.py``.
 
 The state is in metres, metres per second and radians; the real environment's scaled observation
 is made in :meth:`LunarLander.observation` and undone in :func:`from_observation`, nowhere else.
@@ -216,7 +218,10 @@ class LunarLander(System):
     def initial(
         self, uniforms: Float[Tensor, "B 2"], scene: Tensor | None = None
     ) -> Float[Tensor, "B 10"]:
-        """At the top of the view, moved by a random impulse, as LunarLander-v3."""
+        """At the top of the view, moved by a random impulse, as LunarLander-v3.
+
+        Its reset takes a step under gravity, which is the usual one here, whatever is in force.
+        """
         force_x, force_y = (2 * uniforms - 1).unbind(-1)
         x, x_dot, theta, theta_dot = (slope * force_x for slope in _INITIAL_X)
         y, slope_y, y_dot, slope_y_dot = _INITIAL_Y

@@ -111,7 +111,7 @@ def test_systems_without_a_scene_have_no_stills_of_it(system: str) -> None:
 
 def test_stills_of_other_shapes_are_refused(lander: WorldModel) -> None:
     scenes = lander.system.scene(torch.rand(2, lander.system.num_scene_uniforms))
-    states, still = torch.zeros(2, 8), lander.still(scenes)
+    states, still = torch.zeros(2, 10), lander.still(scenes)
     assert still is not None
     lander.draw(states, scenes, still)
     for wrong in (still[:1], still.float(), still[..., 0]):

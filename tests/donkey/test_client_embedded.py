@@ -117,7 +117,7 @@ def test_older_generations_and_quirks(generation: int) -> None:
         decimal_comma=True,
         cut_segments=True,
     )
-    env = DonkeyEnv(simulator={"generation": generation, "quirks": quirks}, timeouts=QUICK)
+    env = DonkeyEnv(simulator={"generation": generation, "quirks": quirks})
     x, y, heading = get_course("meadow").spawn
     env.reset()
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_older_generations_and_quirks(generation: int) -> None:
 @pytest.mark.parametrize("clock", ["lockstep", "realtime"])
 def test_one_that_listens_as_todays_builds_do(clock: Any) -> None:
     with launch(role="listen", port=0, clock=clock, course="hall") as simulator:
-        env = DonkeyEnv(port=simulator.port, course="hall", timeouts=QUICK)
+        env = DonkeyEnv(port=simulator.port, course="hall")
         env.reset()
         for _ in range(5):
             *_, info = env.step(action())

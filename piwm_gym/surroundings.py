@@ -20,6 +20,21 @@ def check_states(system: System, states: Float[Tensor, "*B D"]) -> None:
         )
 
 
+def check_window(name: str, window: Tensor, actions: Tensor, ndim: int) -> None:
+    """Raise unless there is a window of two or more, and an action between neighbours."""
+    if window.ndim != ndim or window.shape[1] < 2:
+        raise ValueError(
+            f"{name} has shape {tuple(window.shape)}; expected (B, T, ...) with T >= 2: "
+            "velocities do not show in a single frame"
+        )
+    batch, count = window.shape[:2]
+    if tuple(actions.shape[:2]) != (batch, count - 1):
+        raise ValueError(
+            f"actions has shape {tuple(actions.shape)}; expected one action between "
+            f"neighbouring frames, ({batch}, {count - 1}, ...)"
+        )
+
+
 def spread_scene(
     system: System, scene: Float[Tensor, "*C S"] | None, like: Float[Tensor, "*B D"]
 ) -> Float[Tensor, "*B S"] | None:
@@ -77,4 +92,4 @@ def check_noise(system: System, noise: Tensor | None, lead: tuple[int, ...]) -> 
         raise ValueError(f"noise has shape {tuple(noise.shape)}; expected {(*lead, count)}")
 
 
-__all__ = ["check_noise", "check_states", "spread_scene"]
+__all__ = ["check_noise", "check_states", "check_window", "spread_scene"]

@@ -17,7 +17,7 @@ from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.matching import matched
 from piwm_gym.models.recognition import recognized
 from piwm_gym.models.vision import to_float
-from piwm_gym.surroundings import check_noise, check_states, spread_scene
+from piwm_gym.surroundings import check_noise, check_states, check_window, spread_scene
 from piwm_gym.systems import Params, System, get_system, unknown
 
 UNTRAINED_STD = 0.01
@@ -255,7 +255,7 @@ class WorldModel(nn.Module):
             ValueError: Wrong shapes, fewer than two frames, an unknown ``init``, a scene for a
                 system that has none.
         """
-        _check_window("frames", frames, actions, ndim=5)
+        check_window("frames", frames, actions, ndim=5)
         return self.estimate(self.encode_frames(frames), actions, init, params, scene)
 
     def estimate(
@@ -281,7 +281,7 @@ class WorldModel(nn.Module):
         init = self.config.init if init is None else init
         if init not in ESTIMATORS:
             raise ValueError(unknown("init", init, tuple(ESTIMATORS)))
-        _check_window("configurations", configurations, actions, ndim=3)
+        check_window("configurations", configurations, actions, ndim=3)
         params = self.params if params is None else params
         visible, seen = self._split(configurations)
         if scene is None and self.system.scene_variables:
@@ -448,21 +448,6 @@ class WorldModel(nn.Module):
                 along = torch.remainder(state[..., i] - self.state_low[i], variable.range)
                 inside[..., i] = (along <= width) | (width >= variable.range)
         return (inside | self.derived).all(-1)
-
-
-def _check_window(name: str, window: Tensor, actions: Tensor, ndim: int) -> None:
-    """Raise unless there is a window of two or more, and an action between neighbours."""
-    if window.ndim != ndim or window.shape[1] < 2:
-        raise ValueError(
-            f"{name} has shape {tuple(window.shape)}; expected (B, T, ...) with T >= 2: "
-            "velocities do not show in a single frame"
-        )
-    batch, count = window.shape[:2]
-    if tuple(actions.shape[:2]) != (batch, count - 1):
-        raise ValueError(
-            f"actions has shape {tuple(actions.shape)}; expected one action between "
-            f"neighbouring frames, ({batch}, {count - 1}, ...)"
-        )
 
 
 def _wants_gradients(values: Iterable[Any]) -> bool:

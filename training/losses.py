@@ -33,7 +33,7 @@ def drawing_error(
     """L_recon of a decoder that has learned what it draws, and now is to draw nothing else.
 
     Pixels that look like foreground count as much as those that are: ghosts about Lunar Lander's
-    hull, up to 46 grey levels bright, made a pixel controller take another action in 2 of 100
+    hull, 46 grey levels at their brightest, made a pixel controller take another action in 2 of 100
     frames. What clipping will put right costs next to nothing: darker than black is black.
     """
     right = ((frames <= 0) & (decoded < 0)) | ((frames >= 1) & (decoded > 1))

@@ -109,7 +109,7 @@ def turned_frames(
         moved = turn(system, to_float(flat[chosen[at]]), shown[at], angles, places[at])
         parts.append(to_uint8(moved))
     shown[:, variable] = target
-    return torch.cat(parts), placed(system, shown, places)
+    return torch.cat(parts), moved_to(system, shown, places)
 
 
 def at_the_edges(system: System, count: int, generator: torch.Generator) -> Float[Tensor, "K 2"]:
@@ -127,7 +127,7 @@ def at_the_edges(system: System, count: int, generator: torch.Generator) -> Floa
     return torch.stack([torch.stack(place, dim=-1) for place in places])[edge, torch.arange(count)]
 
 
-def placed(
+def moved_to(
     system: System, configurations: Float[Tensor, "B P"], places: Float[Tensor, "B 2"]
 ) -> Float[Tensor, "B P"]:
     """Configurations with the only body elsewhere."""

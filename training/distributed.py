@@ -4,6 +4,11 @@ import os
 
 import torch
 import torch.distributed as dist
+
+# Its functions keep, as a default, the process group there is when it is first imported, which
+# DistributedDataParallel would do after that group was made: gloo's threads then outlive
+# destroy_process_group and may abort the process as it exits.
+import torch.distributed.nn.functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -16,6 +16,8 @@ import torch
 
 import piwm_gym
 from benchmarks.stopwatch import Call, Subject
+from piwm_gym.donkey_client import DonkeyEnv
+from piwm_gym.donkey_sim.simulator import Simulator
 from piwm_gym.registration import get_entry
 from piwm_gym.systems import get_system
 from piwm_gym.world_model import WorldModel
@@ -24,6 +26,7 @@ STEPS, FRAMES = "environment steps", "frames"
 WINDOW = 20
 HORIZON = 15
 ROLLOUT = f"WorldModel.rollout, {HORIZON} steps"
+COMPILED = ", compiled"
 LOOP_LIMIT = 64
 """Largest number of environments for those that step one after the other."""
 
@@ -94,11 +97,11 @@ def compiled(
     source = {**source, "obs_type": obs_type, "device": device, "compile": True}
     what = STEPS if obs_type == "state" else FRAMES
     if device == "cpu":
-        name = "piwm-gym, gymnasium.make, compiled"
+        name = f"piwm-gym, gymnasium.make{COMPILED}"
         yield Subject(what, name, scalar_call(gym.make(env_id, **source)), 1)
     for n in sizes:
         envs = gym.make_vec(env_id, num_envs=n, output="torch", **source)
-        name = "piwm-gym, gymnasium.make_vec, compiled"
+        name = f"piwm-gym, gymnasium.make_vec{COMPILED}"
         yield Subject(what, name, vector_call(envs, device), n, "torch", device)
 
 
@@ -182,7 +185,7 @@ def rollouts(
         yield Subject(STEPS, ROLLOUT, call, n * HORIZON, "torch", device, batch=n)
         if compiled and device == "cpu":
             model.compile_rollout(n)
-            name = f"{ROLLOUT}, compiled"
+            name = f"{ROLLOUT}{COMPILED}"
             yield Subject(STEPS, name, call, n * HORIZON, "torch", device, batch=n)
 
 
@@ -198,6 +201,19 @@ def resized(env_id: str) -> Iterator[Subject]:
         with contextlib.closing(kind([make] * (n or 1))) as envs:
             what = f"{system.real_id}, {kind.__name__}, frames resized"
             yield Subject(FRAMES, what, vector_call(envs), n or 1)
+
+
+def embedded_simulator() -> Iterator[Subject]:
+    """Donkey Car's stand-in: frames in this process, and steps through the client's package."""
+    simulator, actions = Simulator(), itertools.cycle(_drawn(DonkeyEnv().action_space, 1024))
+
+    def drive() -> None:
+        simulator.step(*next(actions).tolist())
+        simulator.frame()
+
+    yield Subject(FRAMES, "embedded simulator, in this process", drive, 1)
+    with contextlib.closing(DonkeyEnv()) as client:
+        yield Subject(STEPS, "embedded simulator, in lock-step", scalar_call(client), 1)
 
 
 @dataclass(frozen=True)
@@ -226,7 +242,7 @@ class Lot:
         env_id, source, device = self.env_id, self.source, self.device
         yield from imagined(env_id, source, "state", self.sizes, device)
         if self.compiled:
-            yield from compiled(env_id, source, "state", self.sizes[::2], device)
+            yield from compiled(env_id, source, "state", self.sizes, device)
         yield from imagined(env_id, source, "pixels", self.pixel_sizes, device)
         if self.compiled:
             yield from compiled(env_id, source, "pixels", self.pixel_sizes, device)
@@ -237,6 +253,8 @@ class Lot:
             if get_system(get_entry(env_id).system).real_id in gym.registry:
                 yield from gymnasiums(env_id, self.sizes)
             yield from resized(env_id)
+            if get_entry(env_id).system == "donkey_car":
+                yield from embedded_simulator()
             if self.gymnax and get_entry(env_id).system == "cartpole":
                 yield from gymnax_subjects(self.gymnax, self.sizes)
 

@@ -5,15 +5,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import stable_baselines3
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import piwm_gym
+from benchmarks.contenders import COMPILED, vector_call
 from benchmarks.stopwatch import Subject
 from benchmarks.tables import Row
 from piwm_gym.sb3 import PPO, make_vec_env
@@ -87,11 +90,12 @@ def _operations(total: Shape, a: Shape, b: Shape, **_: Any) -> int:
 
 
 def decoding(
-    env_id: str, source: dict[str, Any], device: str, seconds: float = 2.0
+    env_id: str, source: dict[str, Any], device: str, seconds: float = 2.0, slots: int = 1024
 ) -> Iterator[tuple[str, float, str]]:
-    """Multiply-adds of a frame, and how far decoding is from what matrix products reach.
+    """Multiply-adds of a frame, and how far a step is from what they cost in matrix products.
 
-    A frame in the middle of an episode: what depends on the scene alone has been drawn before.
+    All of it on one thread: threads that wait for each other use processor time, too. A frame in
+    the middle of an episode: what depends on the scene alone has been drawn before.
     """
     model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
     batch, system = 256, model.system
@@ -100,21 +104,32 @@ def decoding(
     if system.scene_variables:
         scene = system.scene(torch.rand(batch, system.num_scene_uniforms)).to(device)
         still = model.still(scene)
-
-    def draw() -> Any:
-        return model.draw(state, scene, still)
-
-    square = torch.rand(1024, 1024, device=device)
     in_place = {torch.ops.aten.addmm_: _operations}  # torch counts the other form only
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=in_place) as counter:
-        draw()
+        model.draw(state, scene, still)
     count = counter.get_total_flops() / 2 / batch
-    frames = Subject("", "", draw, batch, device=device).rates(seconds)
-    products = Subject("", "", lambda: square @ square, 1024**3, device=device).rates(seconds)
     yield "multiply-adds of a decoded frame", count, "1"
-    yield "measured matrix throughput", products.processor, "multiply-adds/s"
-    floor = count / products.processor
-    yield "decoding a frame, of a batch of 256, over the floor", 1 / frames.processor / floor, "1"
+    with one_thread():
+        square = torch.rand(1024, 1024, device=device)
+        products = Subject("", "", lambda: square @ square, 1024**3, device=device).rates(seconds)
+        yield "measured matrix throughput", products.processor, "multiply-adds/s"
+        for suffix in ("", COMPILED):
+            keywords = {**source, "obs_type": "pixels", "output": "torch", "device": device}
+            envs = gym.make_vec(env_id, slots, compile=bool(suffix), **keywords)
+            rates = Subject("", "", vector_call(envs, device), slots, device=device).rates(seconds)
+            over = products.processor / count / rates.processor
+            yield f"a step with a frame, {slots} slots, over the floor{suffix}", over, "1"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread of torch for a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def training(env_id: str, source: dict[str, Any]) -> Iterator[tuple[str, float, str]]:

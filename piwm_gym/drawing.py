@@ -115,7 +115,7 @@ class Frames:
         return self._present
 
     def forget(self) -> None:
-        """All states have changed."""
+        """All states have changed, or somebody may write to the frames."""
         self._present = None
 
     def renew(self, slots: Slots, states: Tensor, scenes: Tensor) -> None:
@@ -138,16 +138,28 @@ class Frames:
             stills: (m, H, W, 3) what the scenes look like, where that is known.
         """
         chunk = self._chunk
+        if len(states) <= chunk:
+            return self._drawn(states, scenes, stills)
+        shape = (len(states), *self._model.system.frame.size, 3)
+        frames = torch.empty(shape, dtype=torch.uint8, device=states.device)
         given = repeat(None) if stills is None else stills.split(chunk)
-        pieces = [*zip(states.split(chunk), scenes.split(chunk), given, strict=False)]
+        parts = frames.split(chunk), states.split(chunk), scenes.split(chunk), given
+        pieces = [*zip(*parts, strict=False)]
         # Machine code holds Python's lock and has threads of its own.
-        alone = self.by_size or states.is_cuda
-        drawn = [*map(self._draw, pieces)] if alone else spread(self._draw, pieces)
-        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+        if self.by_size or states.is_cuda:
+            for piece in pieces:
+                self._put(piece)
+        else:
+            spread(self._put, pieces)
+        return frames
+
+    def _put(self, piece: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> None:
+        """Draw a few of many frames, which are moved while they are in the processor's cache."""
+        frames, states, scenes, still = piece
+        frames.copy_(self._drawn(states, scenes, still))
 
     @torch.no_grad()
-    def _draw(self, piece: tuple[Tensor, Tensor, Tensor | None]) -> Tensor:
-        states, scenes, still = piece
+    def _drawn(self, states: Tensor, scenes: Tensor, still: Tensor | None) -> Tensor:
         compiled = self.by_size.get((self._model.autoencoder.decodes_by, len(states)))
         if compiled is not None and still is None and self._stills.kept:
             still = self._stills.draw(scenes)

@@ -261,8 +261,15 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         return tensor if self.output == "torch" else tensor.cpu().numpy()
 
     def _observe(self) -> Any:
-        simulation = self.simulation
-        return self._observation(simulation.state, lambda: self._export(simulation.frames()))
+        return self._observation(self.simulation.state, self._present_frames)
+
+    def _present_frames(self) -> Any:
+        """The frames, given away if nobody will want them once more: copies take their time."""
+        if self.render_mode is not None or self.autoreset_mode is AutoresetMode.DISABLED:
+            return self._export(self.simulation.frames())
+        frames = self._give(self.simulation.frames())
+        self.simulation.drawn.forget()
+        return frames
 
     def _observation(self, states: Tensor, frames: Callable[[], Any]) -> Any:
         """What agents see of (m, D) states, for which ``frames`` makes frames if need be."""

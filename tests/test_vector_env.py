@@ -341,6 +341,27 @@ def test_frames_follow_autoresets(model: WorldModel) -> None:
     assert not np.array_equal(info["final_obs"][0], obs[0])
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_frames_belong_to_the_user(
+    model: WorldModel, mode: str, render_mode: str | None, output: str
+) -> None:
+    """What is written to them reaches no later frame."""
+    both = {"obs_type": "pixels", "autoreset_mode": mode, "render_mode": render_mode}
+    spoiled, kept = (make(model, 3, output=output, **both) for _ in range(2))
+    mask = {"reset_mask": np.array([True, False, False])}
+    for call in (
+        lambda envs: envs.reset(seed=0)[0],
+        lambda envs: envs.step([1, 0, 1])[0],
+        lambda envs: envs.reset(options=mask)[0],
+        lambda envs: np.stack(envs.render()) if render_mode else envs.step([0, 0, 1])[0],
+    ):
+        written, expected = call(spoiled), call(kept)
+        assert np.array_equal(written, expected)
+        written[:] = 7
+
+
 # ---- seeding -----------------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from piwm_gym.systems import System
 
 WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 """Numbers that hold the bytes of pixels, wide ones first."""
+WHITE = 255.0
+"""The largest byte."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,8 @@ class DirectDecoder(nn.Module):
         if isinstance(self.painter, MapDecoder):
             frames = self._joined(self.painter(normalized) + self.background)
         else:
-            still = self._joined(self.painter.still(normalized) + self.background)
-            near, drawn = self.painter.drawn(normalized)
-            frames = self._put(still, near, drawn + self.background)
+            still = self._joined(self.painter.still(normalized, self.background))
+            frames = self._put(still, *self.painter.drawn(normalized, self.background))
         rows, columns = self.grid
         return frames.view(-1, rows * self.patch, columns * self.patch, 3).movedim(-1, 1)
 
@@ -111,11 +112,12 @@ class DirectDecoder(nn.Module):
             still: Of their scenes, by :meth:`still`, where that has been drawn already.
         """
         if isinstance(self.painter, MapDecoder):
-            return self._frames(self._joined(self._packed(self.painter(normalized))))
+            numbers = self.painter(normalized).add_(self.background).mul_(WHITE)
+            return self._frames(self._joined(self._packed(numbers)))
         if still is None:
             still = self.still(normalized)
             assert still is not None
-        near, drawn = self.painter.drawn(normalized)
+        near, drawn = self.painter.drawn(normalized, self.background, WHITE)
         words = still.flatten(1).view(self.word)
         return self._frames(self._put(words, near, self._packed(drawn)))
 
@@ -126,15 +128,18 @@ class DirectDecoder(nn.Module):
         """
         if isinstance(self.painter, MapDecoder):
             return None
-        return self._frames(self._joined(self._packed(self.painter.still(normalized))))
+        numbers = self.painter.still(normalized, self.background, WHITE)
+        return self._frames(self._joined(self._packed(numbers)))
 
     def _packed(self, numbers: Float[Tensor, "*B S"]) -> Shaped[Tensor, "*B Z"]:
         """Colours in bytes, several of them in each number: fewer to move when frames are joined.
 
         The bytes of a number are neighbours in a row of pixels of a patch.
+
+        Args:
+            numbers: Colours, 0 to 255; written to.
         """
-        rounded = (numbers + self.background).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
-        return rounded.view(self.word)
+        return numbers.round_().clamp_(0, WHITE).to(torch.uint8).view(self.word)
 
     def _joined(self, patches: Shaped[Tensor, "B N S"]) -> Shaped[Tensor, "B L"]:
         """Row by row of pixels: rows of patches, rows of pixels within them, columns of patches."""

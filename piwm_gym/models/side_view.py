@@ -55,22 +55,30 @@ class SideViewPainter(nn.Module):
             nn.Linear(width, size),
         )
 
-    def still(self, normalized: Float[Tensor, "B P"]) -> Float[Tensor, "K N S"]:
+    def still(
+        self, normalized: Float[Tensor, "B P"], base: Float[Tensor, " S"], scale: float = 1.0
+    ) -> Float[Tensor, "K N S"]:
         """All patches as they look without the bodies: they depend on the scene alone.
 
         K is B, or 1 for systems without a scene.
+
+        Args:
+            normalized: Configurations.
+            base: What the patches are told from.
+            scale: By which all is multiplied.
         """
+        behind = (self.background + base) * scale
         if self.ground is None:
-            return self.background[None]
+            return behind[None]
         scene = self._scene(self.around.configuration(normalized))
         heights = self._heights(scene)[:, None]
         skyline = self._skyline(self.around.y[None, :, None, None], heights)
-        return self.ground(skyline).add_(self.background)
+        return onto(behind.repeat(len(skyline), 1, 1), self.ground, skyline, scale)
 
     def drawn(
-        self, normalized: Float[Tensor, "B P"]
+        self, normalized: Float[Tensor, "B P"], base: Float[Tensor, " S"], scale: float = 1.0
     ) -> tuple[Int64[Tensor, "B M"], Float[Tensor, "B M S"]]:
-        """The places that bodies change, and what is there."""
+        """The places that bodies change, and what is there; arguments as for :meth:`still`."""
         around = self.around
         configuration = around.configuration(normalized)
         poses = self.system.poses(configuration)
@@ -78,14 +86,14 @@ class SideViewPainter(nn.Module):
         columns, rows = column + around.columns, row + around.rows
         near = around.patches(column, row)
         x, y = around.x[columns], around.y[rows]
-        seen, behind = self._seen(poses, x, y), self.background[near]
+        seen, patches = self._seen(poses, x, y), ((self.background + base) * scale)[near]
         if self.ground is not None:
             heights = chosen(self._heights(self._scene(configuration)), columns)
             skyline = self._skyline(y[:, :, None, None], heights[:, None])
             seen += (skyline,)
-            behind = behind.add_(self.ground(skyline))
+            patches = onto(patches, self.ground, skyline, scale)
         look = self.look(torch.cat(seen, dim=-1))
-        return near, self.body(look.add_(self.place[near])).add_(behind)
+        return near, onto(patches, self.body, look.add_(self.place[near]), scale)
 
     def _scene(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B S"]:
         return configuration[:, len(self.system.visible) :]
@@ -133,6 +141,25 @@ class SideViewPainter(nn.Module):
         """
         above = (y - heights) / self.around.tall
         return above.clamp(-BEYOND, BEYOND).flatten(1, 2)
+
+
+def onto(
+    patches: Float[Tensor, "B N S"], layers: nn.Sequential, seen: Tensor, scale: float
+) -> Float[Tensor, "B N S"]:
+    """Add what layers make of what is seen, in the matrix product of the last one.
+
+    Args:
+        patches: Written to.
+        layers: A linear one comes last.
+        seen: (B, N, F) their inputs.
+        scale: By which what they make is multiplied.
+    """
+    *before, last = layers
+    assert isinstance(last, nn.Linear)
+    for layer in before:
+        seen = layer(seen)
+    sums = patches.add_(last.bias, alpha=scale).flatten(0, 1)
+    return sums.addmm_(seen.flatten(0, 1), last.weight.T, alpha=scale).view_as(patches)
 
 
 def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:

@@ -14,6 +14,7 @@ from training.speed_rows import (
     against,
     costs,
     over_the_floor,
+    rate,
 )
 
 THROUGHPUT = """measure,subject,output,device,batch,per_second,per_processor_second
@@ -24,8 +25,8 @@ frames,"piwm-gym, gymnasium.make_vec",torch,cuda,1024,9000000,9000000
 frames,"real, AsyncVectorEnv",numpy,cpu,2,100,9999
 """
 COSTS = """subject,device,value
-measured matrix throughput,cpu,4000000
-multiply-adds of a decoded frame,cpu,2000
+"a step with a frame, 1024 slots, over the floor",cpu,4.02
+"a step with a frame, 1024 slots, over the floor, compiled",cpu,2.5
 make,cpu,1.5
 """
 OURS, THEIRS = Rate(VECTOR, 1024, FRAMES), Rate("real, AsyncVectorEnv", 2, FRAMES)
@@ -43,8 +44,13 @@ def test_rates_are_compared_by_wall_clock_with_tensors_from_a_cpu(results: Resul
     assert against(OURS, THEIRS, 0)(results, COMPILED) == "15 x"
 
 
-def test_one_cores_floor_is_compared_with_processor_time(results: Results) -> None:
-    """However many cores share the work: 2,000 frames fit into a second of matrix products."""
+def test_rates_of_others_have_no_compiled_form(results: Results) -> None:
+    assert rate(THEIRS)(results, "") == "100"
+    assert rate(THEIRS)(results, COMPILED) == ""
+    assert rate(Rate("nobody", 1))(results, "") == MISSING
+
+
+def test_the_floor_is_reported_as_measured(results: Results) -> None:
     assert over_the_floor(results, "") == "4.0 x"
     assert over_the_floor(results, COMPILED) == "2.5 x"
 

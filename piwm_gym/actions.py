@@ -11,13 +11,16 @@ CHECK_EVERY = 128
 """Steps between two looks at the flag of invalid actions on a GPU."""
 
 
-def check_actions(space: gym.Space, actions: Any, lead: tuple[int, ...]) -> np.ndarray:
+def check_actions(
+    space: gym.Space, actions: Any, lead: tuple[int, ...], axes: tuple[str, ...] = ("environment",)
+) -> np.ndarray:
     """Actions as an array that the system's equations accept.
 
     Args:
         space: Action space of one slot. Actions outside a Box are clipped.
         actions: Anything that numpy reads; integral floats count as integers.
         lead: Shape of the batch in front of the shape of one action.
+        axes: What the dimensions of ``lead`` count, for messages.
 
     Returns:
         int64 for a discrete space, float32 for a Box, of shape ``lead + space.shape``.
@@ -41,16 +44,16 @@ def check_actions(space: gym.Space, actions: Any, lead: tuple[int, ...]) -> np.n
             )
         numbers = numbers.reshape(shape)
     if isinstance(space, gym.spaces.Discrete):
-        return _check_discrete(space, numbers, lead)
+        return _check_discrete(space, numbers, lead, axes)
     assert isinstance(space, gym.spaces.Box)
     if np.isnan(numbers).any():
-        where = _where(np.isnan(numbers), lead)
+        where = _where(np.isnan(numbers), lead, axes)
         raise ValueError(f"action {where}is not a number; {_expected(space, lead)}")
     return np.require(np.clip(numbers, space.low, space.high), np.float32, ["C", "W"])
 
 
 def _check_discrete(
-    space: gym.spaces.Discrete, numbers: np.ndarray, lead: tuple[int, ...]
+    space: gym.spaces.Discrete, numbers: np.ndarray, lead: tuple[int, ...], axes: tuple[str, ...]
 ) -> np.ndarray:
     first, last = int(space.start), int(space.start + space.n - 1)
     if numbers.dtype.kind == "f" and not (numbers == np.floor(numbers)).all():
@@ -59,7 +62,7 @@ def _check_discrete(
         return np.require(numbers, np.int64, ["C", "W"])
     else:
         bad = (numbers < first) | (numbers > last)
-    wrong = f"{_where(bad, numbers.shape)}is {numbers[bad].flat[0].item()}"
+    wrong = f"{_where(bad, lead, axes)}is {numbers[bad].flat[0].item()}"
     raise ValueError(f"action {wrong}; {_expected(space, lead)}")
 
 
@@ -73,12 +76,12 @@ def _describe(space: gym.Space) -> str:
     return f"{space.shape} numbers in {space}"
 
 
-def _where(bad: np.ndarray, lead: tuple[int, ...]) -> str:
+def _where(bad: np.ndarray, lead: tuple[int, ...], axes: tuple[str, ...]) -> str:
     """Index of the first wrong action of a batch, for an error message."""
     if not lead:
         return ""
-    index = tuple(int(i) for i in np.argwhere(bad)[0][: len(lead)])
-    return f"of environment {index[0]} " if len(lead) == 1 else f"at {index} "
+    index = np.argwhere(bad)[0][: len(lead)].tolist()
+    return f"of {', '.join(f'{axis} {i}' for axis, i in zip(axes, index, strict=True))} "
 
 
 class ActionReader:
@@ -99,6 +102,8 @@ class ActionReader:
         self.device = device
         self.lead = (num_slots,)
         self.shape = self.lead + tuple(space.shape or ())
+        if isinstance(space, gym.spaces.Box):  # there already when a step needs them
+            self._bounds = tuple(torch.as_tensor(b, device=device) for b in (space.low, space.high))
         self._num_actions = 0
         if isinstance(space, gym.spaces.Discrete) and space.start == 0:
             self._num_actions = int(space.n)
@@ -139,21 +144,13 @@ class ActionReader:
             read = actions.long().clamp(first, first + int(self.space.n) - 1)
             invalid = (read != actions).any()
         else:
-            assert isinstance(self.space, gym.spaces.Box)
-            low, high = (torch.as_tensor(b, device=actions.device) for b in self.bounds)
-            read = actions.float().clamp(low, high)
+            read = actions.float().clamp(*self._bounds)
             invalid = actions.isnan().any()
         self._invalid = invalid if self._invalid is None else self._invalid | invalid
         self._unverified += 1
         if self._unverified >= CHECK_EVERY:
             self.verify()
         return read
-
-    @property
-    def bounds(self) -> tuple[Any, Any]:
-        """Low and high end of a Box."""
-        assert isinstance(self.space, gym.spaces.Box)
-        return self.space.low, self.space.high
 
     def verify(self) -> None:
         """Look at the flag of invalid actions on a GPU.

@@ -63,6 +63,8 @@ class FusedRollout:
         scene: Tensor | None,
     ) -> Tensor | None:
         """States (B, T, D), or None where this was not compiled for such arguments."""
+        if actions.is_floating_point() and not self._dtype.is_floating_point:
+            return None  # between two choices, which the equations interpolate
         batch, horizon = actions.shape[:2]
         by_step = actions.to(self._dtype).transpose(0, 1).contiguous()
         drawn = torch.zeros(horizon, batch, 0) if noise is None else noise.transpose(0, 1)

@@ -75,7 +75,8 @@ def read_options(
     if "frames" in options:
         frames = _read_frames(options["frames"], system, lead)
         times = frames.shape[1] - 1
-        checked = check_actions(system.action_space, options["actions"], (*lead, times))
+        axes = ("environment", "time step")[-1 - len(lead) :]
+        checked = check_actions(system.action_space, options["actions"], (*lead, times), axes)
         actions = torch.from_numpy(checked if lead else checked[None])
     if "reset_mask" in options:
         mask = _read_mask(options["reset_mask"], lead)
@@ -94,7 +95,10 @@ def _read_numbers(
     shape = (*lead, len(variables))
     expected = f"expected {shape} finite numbers: {', '.join(v.name for v in variables)}, SI units"
     try:
-        array = _array(value).astype(np.float32)
+        given = _array(value)
+        if given.dtype.kind == "c":
+            raise TypeError
+        array = given.astype(np.float32)
     except (TypeError, ValueError):
         raise ValueError(f"options[{key!r}] is {value!r}; {expected}") from None
     if array.shape not in (shape, shape[-1:]):

@@ -117,7 +117,7 @@ class RandomStreams:
         positions = self.positions if rows is None else self.positions[rows]
         advance = wrap(count * GOLDEN)
         if rows is not None:
-            self.positions.index_copy_(0, rows, positions + advance)
+            self.positions = self.positions.index_copy(0, rows, positions + advance)
         elif mask is not None:
             self.positions = positions + advance * mask
         else:

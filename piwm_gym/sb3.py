@@ -80,11 +80,13 @@ class WorldModelVecEnv(VecEnv):
 
     def reset(self) -> Any:
         """Start all episodes, with the seeds and options set before."""
-        seeds = None if None in self._seeds else self._seeds
-        options = _batch_options(self._options) if any(self._options) else None
-        obs, info = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
-        self._reset_seeds()
+        seeds, options = self._seeds, self._options
+        self._reset_seeds()  # also if they turn out to be wrong: they are of this reset
         self._reset_options()
+        obs, info = self.envs.reset(
+            seed=None if None in seeds else seeds,  # type: ignore[arg-type]
+            options=_batch_options(options) if any(options) else None,
+        )
         starts = _starts(info)
         self.reset_infos = [_start(starts, i) for i in range(self.num_envs)]
         self._returns[:], self._lengths[:] = 0.0, 0
@@ -132,6 +134,10 @@ class WorldModelVecEnv(VecEnv):
         """Imagined frames, n times uint8 (H, W, 3)."""
         frames = self.envs.render()
         return [None] * self.num_envs if frames is None else frames
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether there is such an attribute, even if it can only be read after a reset."""
+        return hasattr(type(self.envs), attr_name) or attr_name in vars(self.envs)
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
         """Attribute of each environment: its own row of the state, its own parameters.

@@ -112,6 +112,7 @@ class SlotParams:
             ranges[name] = (low, high)
         return ranges
 
+    @torch.inference_mode(False)  # what was made in that mode could not be changed out of it
     def _build(self, values: dict[str, Tensor]) -> None:
         """Make the dataclass; what may differ between slots gets its own (n,) tensor."""
         for name in {*self._ranges, *self._overridden}:

@@ -1,5 +1,6 @@
 """What a forecast is given: states, and besides actions perhaps a scene and process noise."""
 
+import gymnasium as gym
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,6 +19,44 @@ def check_states(system: System, states: Float[Tensor, "*B D"]) -> None:
             f"states have shape {tuple(states.shape)}; expected (..., {len(names)}): "
             f"{', '.join(names)}, SI units"
         )
+
+
+def check_choices(system: System, actions: Tensor) -> None:
+    """Check that actions of a discrete space lie between its first and its last one.
+
+    On a GPU nobody looks: it would have to be waited for.
+
+    Raises:
+        ValueError: One does not; the equations would extrapolate it.
+    """
+    space = system.action_space
+    if not isinstance(space, gym.spaces.Discrete) or not actions.is_cpu or not actions.numel():
+        return
+    first, last = int(space.start), int(space.start + space.n - 1)
+    low, high = (float(end) for end in actions.detach().aminmax())
+    if not (first <= low and high <= last):
+        raise ValueError(
+            f"actions are from {low:g} to {high:g}; expected numbers from {first} to {last}"
+        )
+
+
+def check_rollout(system: System, state: Tensor, actions: Tensor) -> None:
+    """Check states (B, D) and actions (B, H, *A) of a rollout.
+
+    Raises:
+        ValueError: Of other shapes, or actions that the system does not have.
+    """
+    check_states(system, state)
+    if state.ndim != 2:
+        raise ValueError(f"states have shape {tuple(state.shape)}; expected one batch, (B, D)")
+    one = tuple(system.action_space.shape or ())
+    if actions.ndim < 2 or actions.shape[0] != len(state) or tuple(actions.shape[2:]) != one:
+        wanted = ", ".join(map(str, (len(state), "H", *one)))
+        raise ValueError(
+            f"actions have shape {tuple(actions.shape)}; expected ({wanted}): H actions for each "
+            "of the states"
+        )
+    check_choices(system, actions)
 
 
 def check_window(name: str, window: Tensor, actions: Tensor, ndim: int) -> None:
@@ -92,4 +131,11 @@ def check_noise(system: System, noise: Tensor | None, lead: tuple[int, ...]) -> 
         raise ValueError(f"noise has shape {tuple(noise.shape)}; expected {(*lead, count)}")
 
 
-__all__ = ["check_noise", "check_states", "check_window", "spread_scene"]
+__all__ = [
+    "check_choices",
+    "check_noise",
+    "check_rollout",
+    "check_states",
+    "check_window",
+    "spread_scene",
+]

@@ -21,10 +21,12 @@ from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.shell import Shell, Source, check_render_mode, wait
 from piwm_gym.slots import Slots
 from piwm_gym.systems import Params, unknown
+from piwm_gym.transfer import to_host
 from piwm_gym.world_model import WorldModel
 
 OUTPUTS = ("numpy", "torch")
 
+Observed = Tensor | dict[str, Tensor]
 Deferred = dict[str, Callable[[], Any]]
 """Parts of an info, each computed when the user looks at it."""
 
@@ -181,7 +183,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         self.simulation.begin(slots, read)
         shown = self._state_info(self.simulation.state)
         shown |= self._params_info(slots.mask) | self._scene_info(slots.mask)
-        return self._observe(), LazyDict(shown)
+        (obs,) = self._handed(self._observe())
+        return obs, LazyDict(shown)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Advance every slot by one time step.
@@ -206,13 +209,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             shown |= self._scene_info(ended.slots.mask)
             if self.simulation.params.varies:
                 shown |= self._params_info(ended.slots.mask)
-        return (
-            self._observe(),
-            self._give(outcome.reward),
-            self._give(outcome.terminated),
-            self._give(outcome.truncated),
-            LazyDict(shown),
-        )
+        flags = outcome.terminated, outcome.truncated
+        return (*self._handed(self._observe(), outcome.reward, *flags), LazyDict(shown))
 
     def render(self) -> tuple[np.ndarray, ...] | None:
         """The imagined frames, n times uint8 (H, W, 3); None without a render mode."""
@@ -260,22 +258,31 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
         """A tensor that nothing else refers to, for the user."""
         return tensor if self.output == "torch" else tensor.cpu().numpy()
 
-    def _observe(self) -> Any:
+    def _handed(self, obs: Observed, *others: Tensor) -> Any:
+        """An observation and other tensors that nothing else refers to, for the user."""
+        if self.output == "torch":
+            return obs, *others
+        parts = list(obs.values()) if isinstance(obs, dict) else [obs]
+        arrays = to_host([*parts, *others])
+        seen: Any = dict(zip(obs, arrays, strict=False)) if isinstance(obs, dict) else arrays[0]
+        return seen, *arrays[len(parts) :]
+
+    def _observe(self) -> Observed:
         return self._observation(self.simulation.state, self._present_frames)
 
-    def _present_frames(self) -> Any:
+    def _present_frames(self) -> Tensor:
         """The frames, given away if nobody will want them once more: copies take their time."""
+        frames = self.simulation.frames()
         if self.render_mode is not None or self.autoreset_mode is AutoresetMode.DISABLED:
-            return self._export(self.simulation.frames())
-        frames = self._give(self.simulation.frames())
+            return frames.clone()
         self.simulation.drawn.forget()
         return frames
 
-    def _observation(self, states: Tensor, frames: Callable[[], Any]) -> Any:
+    def _observation(self, states: Tensor, frames: Callable[[], Tensor]) -> Observed:
         """What agents see of (m, D) states, for which ``frames`` makes frames if need be."""
         if self.obs_type == "pixels":
             return frames()
-        state = self._give(self.simulation.observation(states))
+        state = self.simulation.observation(states)
         return state if self.obs_type == "state" else {"pixels": frames(), "state": state}
 
     def _state_info(self, states: Tensor, mask: Tensor | None = None) -> Deferred:
@@ -321,17 +328,15 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             seen = self._seen(slots.take(states), slots.take(scenes))
             return _map(seen, lambda v: slots.put(v.new_zeros(self.num_envs, *v.shape[1:]), v))
         rows = slots.rows
-        seen = self._seen(states[rows], scenes[rows])
+        (seen,) = self._handed(self._seen(states[rows], scenes[rows]))
         final = np.full(self.num_envs, None, dtype=object)
         for i, row in enumerate(rows.tolist()):
             final[row] = _map(seen, partial(_row, i))
         return final
 
-    def _seen(self, states: Tensor, scenes: Tensor) -> Any:
+    def _seen(self, states: Tensor, scenes: Tensor) -> Observed:
         """Observations of any (m, ...) states in their scenes."""
-        return self._observation(
-            states, lambda: self._give(self.simulation.drawn.draw(states, scenes))
-        )
+        return self._observation(states, lambda: self.simulation.drawn.draw(states, scenes))
 
 
 def _row(i: int, values: np.ndarray) -> np.ndarray:

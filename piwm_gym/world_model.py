@@ -17,7 +17,14 @@ from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.matching import matched
 from piwm_gym.models.recognition import recognized
 from piwm_gym.models.vision import to_float
-from piwm_gym.surroundings import check_noise, check_states, check_window, spread_scene
+from piwm_gym.surroundings import (
+    check_choices,
+    check_noise,
+    check_rollout,
+    check_states,
+    check_window,
+    spread_scene,
+)
 from piwm_gym.systems import Params, System, get_system, unknown
 
 UNTRAINED_STD = 0.01
@@ -300,6 +307,7 @@ class WorldModel(nn.Module):
     ) -> Float[Tensor, "*B D"]:
         """State one time step later, by the learned dynamics; see :meth:`rollout`."""
         check_states(self.system, state)
+        check_choices(self.system, action)
         check_noise(self.system, noise, tuple(state.shape[:-1]))
         scene = spread_scene(self.system, scene, state)
         keywords = {
@@ -325,11 +333,11 @@ class WorldModel(nn.Module):
             noise: Numbers uniform on [0, 1) for the process noise; default: the mean motion.
 
         Raises:
-            ValueError: States without the system's dimensions, a scene or noise for a system that
-                has none, or of a wrong shape.
+            ValueError: States or actions of other shapes, actions that the system does not have,
+                a scene or noise for a system that has none, or of a wrong shape.
         """
         params = self.dynamics.params if params is None else params
-        check_states(self.system, state)
+        check_rollout(self.system, state, actions)
         check_noise(self.system, noise, tuple(actions.shape[:2]))
         scene = spread_scene(self.system, scene, state)
         quick = self._rollouts.get((len(state), noise is not None))
@@ -430,7 +438,8 @@ class WorldModel(nn.Module):
     def _configurations(self, states: Tensor, scene: Tensor | None) -> Float[Tensor, "N P"]:
         """What frames of states show."""
         check_states(self.system, states)
-        configurations = states[..., self.system.visible]
+        # Not by a list of indices, for which a GPU would have to be waited for.
+        configurations = torch.stack([states[..., i] for i in self.system.visible], dim=-1)
         scene = spread_scene(self.system, scene, states)
         if scene is not None:
             configurations = torch.cat((configurations, scene), dim=-1)

@@ -34,6 +34,8 @@ def test_rollouts_give_the_same_states(
         model._rollouts, (quick,) = {}, model._rollouts.values()
         found = quick(state, actions, model.params, given.get("noise"), given.get("scene"))
         assert torch.equal(found, wanted)
+        between = quick(state, actions + 0.5, model.params, given.get("noise"), given.get("scene"))
+        assert (between is None) == (not actions.is_floating_point())  # for the equations to say
         assert quick(state[:2], actions[:2], model.params, None, None) is None
 
 

@@ -89,6 +89,15 @@ def test_a_system_without_such_a_camera_is_refused() -> None:
         build_autoencoder(AutoencoderConfig(drawer="map"), SYSTEM)
 
 
+def test_it_draws_in_mixed_precision() -> None:
+    """Whose products in place are left alone: they refuse numbers of two kinds."""
+    decoder = MapDecoder(SYSTEM, GRID, 8)
+    poses = torch.tensor([[0.1, -0.2, 1.0, 0.0], [0.5, 0.3, 0.0, 1.0]])
+    with torch.autocast("cpu", torch.bfloat16):
+        drawn = decoder(poses)
+    torch.testing.assert_close(drawn.float(), decoder(poses), atol=0.02, rtol=0)
+
+
 def test_it_learns_what_stands_where() -> None:
     """A few steps on one striped ground: views of new poses are drawn better than their mean."""
     torch.manual_seed(0)

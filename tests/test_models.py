@@ -13,6 +13,7 @@ from piwm_gym.models.physical import READERS, ConfigurationEmbedding, Transforme
 from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.tokens import merge_tokens, unmerge_tokens
 from piwm_gym.models.vision import VisionConfig, to_float, to_uint8
+from piwm_gym.surroundings import check_rollout
 from piwm_gym.systems import CartPole, DonkeyCar, LunarLander, System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 from training.config import preset
@@ -451,6 +452,37 @@ def test_a_scene_for_a_system_without_one_is_refused(model: WorldModel) -> None:
     ):
         with pytest.raises(ValueError, match="cartpole has no scene"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("shape", "actions", "message"),
+    [
+        ((3, 4), torch.ones(3), r"shape \(3,\); expected \(3, H\)"),
+        ((3, 4), torch.ones(2, 5), r"shape \(2, 5\); expected \(3, H\)"),
+        ((3, 4), torch.ones(3, 5, 1), r"shape \(3, 5, 1\); expected \(3, H\)"),
+        ((3, 4), torch.full((3, 5), 5), "from 5 to 5; expected numbers from 0 to 1"),
+        ((3, 4), torch.full((3, 5), -0.5), "from -0.5 to -0.5; expected numbers from 0 to 1"),
+        ((3, 4), torch.full((3, 5), torch.nan), "from nan to nan"),
+        ((4,), torch.ones(4, 5), r"shape \(4,\); expected one batch"),
+    ],
+)
+def test_rollouts_of_wrong_actions_are_refused(
+    model: WorldModel, shape: tuple[int, ...], actions: torch.Tensor, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_rollout(model.system, torch.zeros(shape), actions)
+    if shape == (3, 4) and actions.shape == (3, 5):
+        with pytest.raises(ValueError, match=message):
+            model.rollout(torch.zeros(shape), actions)
+        with pytest.raises(ValueError, match=message):
+            model.step(torch.zeros(shape), actions[:, 0])
+
+
+def test_rollouts_of_boxed_actions_have_their_shape() -> None:
+    car = DonkeyCar()
+    check_rollout(car, torch.zeros(2, len(car.variables)), torch.zeros(2, 5, 2))
+    with pytest.raises(ValueError, match=r"expected \(2, H, 2\)"):
+        check_rollout(car, torch.zeros(2, len(car.variables)), torch.zeros(2, 5))
 
 
 def test_derived_dimensions_have_no_distribution(lander: WorldModel) -> None:

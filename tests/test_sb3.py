@@ -127,6 +127,7 @@ def test_seeds_and_options_are_used_once(arguments: dict[str, Any]) -> None:
     venv.set_options([{"state": UPRIGHT}, {}, {}])
     with pytest.raises(ValueError, match="same keys"):
         venv.reset()
+    venv.reset()  # wrong ones, too
 
 
 def test_episode_statistics(arguments: dict[str, Any]) -> None:
@@ -152,6 +153,9 @@ def test_attributes_and_methods(arguments: dict[str, Any]) -> None:
     with pytest.raises(AttributeError):
         venv.get_attr("lenght")
     assert not venv.has_attr("lenght")
+    unread = make_vec_env(n_envs=3, **arguments)
+    assert unread.has_attr("state")  # though nobody can read it before a reset
+    assert unread.has_attr("render_mode")
     venv.set_attr("note", 1)
     assert venv.get_attr("note") == [1, 1, 1]
     assert venv.env_is_wrapped(Monitor) == [True] * 3

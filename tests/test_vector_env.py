@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
+from machine_code import leave_uncompiled
 
 from piwm_gym.actions import ActionReader
 from piwm_gym.env import WorldModelEnv
@@ -591,6 +592,38 @@ def test_modes_as_enum_and_in_the_metadata(model: WorldModel) -> None:
 def test_nothing_works_before_reset(model: WorldModel) -> None:
     with pytest.raises(gym.error.ResetNeeded):
         make(model).step([0, 0, 0])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("inside", [(True, False), (False, True)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_inference_mode_may_come_and_go(
+    model: WorldModel,
+    mode: str,
+    inside: tuple[bool, bool],
+    compiled: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave_uncompiled(monkeypatch)
+    ranges = {"length": (0.4, 0.6)}
+    arguments = {"autoreset_mode": mode, "max_episode_steps": 4, "compile": compiled}
+    envs, expected = (make(model, 3, randomize=ranges, **arguments) for _ in range(2))
+
+    def drive(envs: Any) -> list[np.ndarray]:
+        seen = [envs.reset(seed=0, options={"params": {"masspole": 0.2}})[0]]
+        envs.set_params(gravity=9.0)
+        for _ in range(9):
+            if mode == "Disabled" and envs.simulation.done.any():
+                done = envs.simulation.done.numpy()
+                seen.append(envs.reset(options={"reset_mask": done})[0])
+            seen.append(envs.step([0, 1, 0])[0])
+        return seen
+
+    found = []
+    for mode_now in inside:
+        with torch.inference_mode(mode_now):
+            found += drive(envs)
+    assert np.array_equal(found, drive(expected) + drive(expected))
 
 
 def test_many_slots_are_decoded_in_chunks(model: WorldModel) -> None:

@@ -1,6 +1,7 @@
 """Several processes under torchrun; every function also works in a single process."""
 
 import os
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,8 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+Value = TypeVar("Value")
 
 
 def initialize() -> None:
@@ -49,6 +52,14 @@ def wrap(stage: nn.Module) -> nn.Module:
     if world_size() == 1:
         return stage
     return DistributedDataParallel(stage, broadcast_buffers=False, find_unused_parameters=True)
+
+
+def agreed(value: Value) -> Value:
+    """The first process's value, for decisions that all have to take alike."""
+    values = [value]
+    if world_size() > 1:
+        dist.broadcast_object_list(values, 0)
+    return values[0]
 
 
 @torch.no_grad()

@@ -55,6 +55,11 @@ class DynamicsStage(Stage):
         self.register_buffer("horizon", torch.tensor(HORIZONS[0]))
 
     def _loss(self, batch: Batch, first: int, length: int) -> Tensor:
+        """In full precision: half of it is too little for equations, and for solving them."""
+        with torch.autocast(self.half_range.device.type, enabled=False):
+            return self._error(batch, first, length)
+
+    def _error(self, batch: Batch, first: int, length: int) -> Tensor:
         window = slice(first, first + length)
         params = self.dynamics.params
         configurations = batch["configurations"][:, window]

@@ -143,7 +143,7 @@ def fit(
                 if run.step % LOG_EVERY == 0:
                     for tag, value in terms.items():
                         log(f"{name}/train/{tag}", float(value.detach()), run.step)
-            losses = _validate(stage, validation, config)
+            losses = distributed.agreed(_validate(stage, validation, config))
             for tag, number in losses.items():
                 log(f"{name}/validation/{tag}", number, run.step)
             run.end_epoch(losses)
@@ -161,17 +161,21 @@ def _epoch(run: "_Run", model: nn.Module, train: Batch) -> Iterator[Terms]:
     """The steps of the current epoch that are not done yet; yields their terms."""
     config = run.config
     device = next(iter(train.values())).device
-    amp = torch.autocast(device.type, torch.bfloat16, enabled=config.amp and device.type == "cuda")
     done = run.step - run.epoch * run.steps_per_epoch
     drawn = batches(train, config.batch_size, run.epoch, config.seed, config.samples_per_epoch)
     for batch in islice(drawn, done, None):
         torch.manual_seed(config.seed + 7919 * run.step + distributed.rank())
-        with amp:
+        with mixed_precision(device, config):
             loss, terms = model(batch)
         run.descend(loss)
         run.stage.upkeep(batch, run.step / run.total)
         run.save_if_due()
         yield terms
+
+
+def mixed_precision(device: torch.device, config: FitConfig) -> torch.autocast:
+    """bfloat16 where a GPU gains by it."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=config.amp and device.type == "cuda")
 
 
 @torch.no_grad()
@@ -268,8 +272,8 @@ class _Run:
         os.replace(temporary, self.path)
 
     def _restore(self) -> None:
-        device = self.parameters[0].device
-        state: dict[str, Any] = torch.load(self.path, map_location=device, weights_only=True)
+        # On the host, where Adam looks at its count of steps; what belongs elsewhere is moved.
+        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
         self.stage.load_state_dict(state.pop("stage"))
         self.optimizer.load_state_dict(state.pop("optimizer"))
         for key, value in state.items():

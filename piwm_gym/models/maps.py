@@ -205,7 +205,7 @@ class MapDecoder(nn.Module):
             (self.num_points * (fine + coarse), coarse, coarse), dim=1
         )
         by_point = ground.unflatten(1, (self.num_points, -1)).split((fine, coarse), dim=2)
-        read = F.linear(here, own, self.read.bias)[:, None] + bias
+        read = F.linear(here, own, self.read.bias)[:, None].to(bias.dtype) + bias
         tokens = read.flatten(0, 1)
         for feature, weight in zip(features, (*by_point, behind), strict=True):
             weight = weight.flatten(1)

@@ -159,7 +159,8 @@ def onto(
     for layer in before:
         seen = layer(seen)
     sums = patches.add_(last.bias, alpha=scale).flatten(0, 1)
-    return sums.addmm_(seen.flatten(0, 1), last.weight.T, alpha=scale).view_as(patches)
+    seen = seen.flatten(0, 1).to(sums.dtype)  # mixed precision does not reach products in place
+    return sums.addmm_(seen, last.weight.T, alpha=scale).view_as(patches)
 
 
 def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:

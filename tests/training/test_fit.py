@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from training.fit import Batch, FitConfig, Stage, Terms, batches, fit, schedule
+from training.fit import Batch, FitConfig, Stage, Terms, _Run, batches, fit, schedule
 
 CONFIG = FitConfig(
     epochs=6, batch_size=8, learning_rate=0.05, warmup_epochs=1, patience=100, save_seconds=0.0
@@ -66,6 +66,15 @@ def test_batches_are_a_permutation_that_epoch_and_seed_determine() -> None:
     assert order(0) == order(0) != order(1)
     assert order(0) != order(0, seed=1)
     assert len([b for b in batches(data, 5, 0, 0, limit=10)]) == 2
+
+
+def test_a_resumed_optimiser_counts_on_the_host(tmp_path: Path) -> None:
+    """A GPU would have to be asked for the count at every step."""
+    fit(Line(), line_data(), line_data(16), CONFIG, tmp_path, "line")
+    run = _Run(Line(), CONFIG, tmp_path / "line.pt", 64)
+    state = run.optimizer.state_dict()["state"]
+    assert run.step
+    assert all(part["step"].device.type == "cpu" for part in state.values())
 
 
 def test_it_learns_and_reports(tmp_path: Path) -> None:

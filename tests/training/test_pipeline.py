@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,9 @@ def lander_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dataset(data_folder: Path) -> TrajectoryDataset:
     return load_dataset(data_folder)
+
+
+FOLDERS = {"cartpole": "data_folder", "lunar_lander": "lander_folder"}
 
 
 def prepare(dataset: TrajectoryDataset, noise_level: float = 0.05) -> TrainingData:
@@ -305,6 +309,32 @@ def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) 
     assert len(list((tmp_path / "cartpole").glob("extrinsic-*"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("system", "variant"),
+    [
+        ("cartpole", "extrinsic-discrete"),
+        ("cartpole", "intrinsic-discrete"),
+        ("lunar_lander", DEFAULT_VARIANT),
+    ],
+)
+def test_all_stages_train_in_mixed_precision(
+    system: str,
+    variant: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU, where nobody solves equations in half precision."""
+    half = partial(torch.autocast, "cpu", torch.bfloat16)
+    monkeypatch.setattr("training.fit.mixed_precision", lambda device, config: half())
+    data = request.getfixturevalue(FOLDERS[system])
+    command = [system, "--preset", "debug", "--quiet", "--data", str(data)]
+    command += ["--runs", str(tmp_path), "--out", str(tmp_path), "--variant", variant]
+    assert main(command) == 0
+    saved = load_checkpoint(tmp_path / f"{system}-{variant}.safetensors").state_dict()
+    assert all(x.dtype != torch.bfloat16 for x in saved.values())
+
+
 def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -373,12 +403,21 @@ from training.fit import FitConfig, Stage, fit
 
 torch.set_num_threads(1)
 distributed.initialize()
-config = FitConfig(epochs=3, batch_size=8, learning_rate=0.05, clip_norm=0)
-stage = Line()
+
+
+class Drawn(Line):
+    def validation(self, batch):  # with draws of each process's own, as those of latents
+        torch.manual_seed(self.steps + 99 * distributed.rank())
+        return torch.rand(()), {}
+
+
+config = FitConfig(epochs=30, batch_size=8, learning_rate=0.05, clip_norm=0, patience=2)
+stage = Drawn()
 if distributed.rank() == 1:
     torch.nn.init.constant_(stage.layer.weight, 9.0)  # the first process's weights win
-fit(stage, line_data(), line_data(16), config, Path(sys.argv[1]), "line")
-values = [distributed.world_size(), *[float(p.detach()) for p in stage.parameters()]]
+summary = fit(stage, line_data(), line_data(16), config, Path(sys.argv[1]), "line")
+values = [float(p.detach()) for p in stage.parameters()]
+values = [distributed.world_size(), summary["epochs"], *values]
 Path(sys.argv[1], f"rank-{distributed.rank()}").write_text(repr(values))
 distributed.finalize()
 # Threads of the process group that outlive it may abort the process as it exits.
@@ -404,3 +443,4 @@ def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
     first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in (0, 1))
     assert first.startswith("[2, ")
     assert first == second
+    assert not first.startswith("[2, 30,")  # all stopped early, and at once

@@ -4,7 +4,7 @@
 
 The last stages of :func:`training.pipeline.train_variant` for a checkpoint that was trained
 without them, on the same kind of data. The rest of the checkpoint stays as it is, the decoder
-through the latent included; what the checkpoint claims is measured again.
+through the latent included unless it is given epochs; what the checkpoint claims is measured again.
 """
 
 import sys
@@ -86,7 +86,8 @@ def refine(
     new = extended(model, config, direct)
     autoencoder, latents = new.autoencoder, None
     readings = encode_all(model.autoencoder, data.frames)
-    if isinstance(autoencoder, Extrinsic) and (config.refinement.epochs or config.views.epochs):
+    learns = config.refinement.epochs or config.views.epochs or config.decoder.epochs
+    if isinstance(autoencoder, Extrinsic) and learns:
         source = LatentSource(autoencoder.bottleneck)
         run.folder.mkdir(parents=True, exist_ok=True)
         latents = cache_latents(autoencoder, source, data.frames, run.folder / "latents.npy")
@@ -102,8 +103,7 @@ def refine(
             )
             training["glimpse"] = asdict(config.glimpse)
             readings = encode_all(autoencoder, data.frames)
-    kept = replace(config, decoder=replace(config.decoder, epochs=0))
-    polished = polish(new, kept, data, run, latents, readings)
+    polished = polish(new, config, data, run, latents, readings)
     stages |= polished
     training |= {name: asdict(getattr(config, name)) for name in polished}
     training["autoencoder"] = asdict(new.config.autoencoder)
@@ -122,6 +122,7 @@ def main(
     refinement: int | None = None,
     direct: int | None = None,
     views: int | None = None,
+    decoder: int = 0,
     direct_from: Path | None = None,
 ) -> None:
     """Refine a checkpoint.
@@ -135,6 +136,7 @@ def main(
         refinement: Epochs of E_p, other than the preset's; 0 keeps what is there.
         direct: Epochs of the direct decoder, likewise.
         views: Epochs of E_p on drawn views, likewise.
+        decoder: Epochs of D_p, from where it is.
         direct_from: Checkpoint of the same system whose direct decoder a new one begins as.
     """
     try:
@@ -142,7 +144,7 @@ def main(
         name, variant = model.system.name, model.config.autoencoder.variant
         dataset = load_dataset(data or Path("data") / f"{name}-laptop")
         config = preset(preset_name, variant, name)
-        given = {"refinement": refinement, "direct": direct, "views": views}
+        given = {"refinement": refinement, "direct": direct, "views": views, "decoder": decoder}
         for stage, epochs in given.items():
             if epochs is not None:
                 config = replace(config, **{stage: replace(getattr(config, stage), epochs=epochs)})

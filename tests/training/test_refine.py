@@ -63,6 +63,18 @@ def test_no_epochs_leave_the_direct_decoder_as_it_is(data_folder: Path, tmp_path
     assert after.metadata["training"]["direct"] == before.metadata["training"]["direct"]
 
 
+def test_epochs_of_d_p_train_it_alone(data_folder: Path, tmp_path: Path) -> None:
+    path = trained(data_folder, tmp_path, "extrinsic-discrete")
+    out, none = tmp_path / "refined.safetensors", {"refinement": 0, "direct": 0, "views": 0}
+    main(path, data_folder, tmp_path / "runs", out, preset_name="debug", decoder=2, **none)
+    before, after = load_checkpoint(path, "cpu"), load_checkpoint(out, "cpu")
+    found = after.state_dict()
+    changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
+    assert changed
+    assert all(n.startswith(("autoencoder.physical_decoder.", "reading_std")) for n in changed), changed
+    assert after.metadata["training"]["decoder"]["epochs"] == 2
+
+
 def test_a_closer_look_that_is_not_trained_is_not_added(data_folder: Path, tmp_path: Path) -> None:
     path = trained(data_folder, tmp_path, "extrinsic-discrete", "--autoencoder.glimpse", "0")
     out = tmp_path / "refined.safetensors"

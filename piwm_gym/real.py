@@ -131,7 +131,8 @@ class RealEnv(gym.Env[Any, Any]):
         """Advance one time step.
 
         Raises:
-            ValueError: The action is not in the action space.
+            ValueError: The action is of another shape, not a number, or not in a discrete space;
+                one outside a Box is clipped.
             gymnasium.error.ResetNeeded: There has been no reset yet.
         """
         self._require_reset("step")

@@ -193,7 +193,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             actions: (n, *A), numbers of any kind: list, array, tensor.
 
         Raises:
-            ValueError: An action is not in the action space; its slot is named.
+            ValueError: An action is of another shape, not a number, or not in a discrete space;
+                its slot is named. One outside a Box is clipped.
             gymnasium.error.ResetNeeded: There has been no reset yet, or autoreset is disabled
                 and an episode is over.
         """

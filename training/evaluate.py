@@ -160,26 +160,35 @@ def parameter_rows(subject: Subject) -> Rows:
 
 @torch.no_grad()
 def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
-    """Frames drawn from true states, read again by the model and by an independent reader."""
+    """Frames drawn from true states, read again by the model and by an independent reader.
+
+    By the decoder that environments use, and the paper's, through the latent.
+    """
     model = subject.model
-    system, denormalize = model.system, model.autoencoder.denormalize
-    states, frames, truth = test.states[::2], test.frames[::2], test.configurations[::2]
-    scenes = truth[:, len(system.visible) :]
-    own = decoding(model, test)
-    read: list[Tensor] = []
-    real: list[Tensor] = []
-    for part in torch.arange(len(states)).split(CHUNK):
-        decoded = decode(model, states[part], scenes[part])
-        for errors, shown in ((read, decoded), (real, to_float(frames[part]))):
-            seen = denormalize(reader(shown))
+    states, truth = test.states[::2], test.configurations[::2]
+    scenes = truth[:, len(model.system.visible) :]
+
+    def reread(shown: Callable[[Tensor], Tensor], suffix: str) -> dict[str, float]:
+        """Errors of the independent reader, on the frames of some of the states."""
+        system, errors = model.system, []
+        for part in torch.arange(len(states)).split(CHUNK):
+            seen = model.autoencoder.denormalize(reader(shown(part)))
             errors.append(system.difference(seen, truth[part], system.configuration))
-    by_reader, on_real = (of_configuration(system, rmse(torch.cat(e))) for e in (read, real))
-    row = {**subject.label, "foreground_mse": own["foreground_mse"]}
-    for name, error in own["reread_rmse"].items():
-        row[f"{name}_by_the_model"] = error
-        row[f"{name}_by_the_reader"] = by_reader[name]
-        row[f"{name}_by_the_reader_on_real_frames"] = on_real[name]
-    return [row]
+        found = of_configuration(system, rmse(torch.cat(errors)))
+        return {f"{name}{suffix}": error for name, error in found.items()}
+
+    row = reread(lambda part: to_float(test.frames[::2][part]), "_by_the_reader_on_real_frames")
+    usual = model.autoencoder.decodes_by
+    for decoder in dict.fromkeys((usual, "latent")):
+        through = "" if decoder == usual else "_through_the_latent"
+        model.autoencoder.use(decoder)
+        own = decoding(model, test)
+        row[f"foreground_mse{through}"] = own["foreground_mse"]
+        row |= {f"{n}_by_the_model{through}": error for n, error in own["reread_rmse"].items()}
+        drawn = reread(lambda part: decode(model, states[part], scenes[part]), "_by_the_reader")
+        row |= {f"{name}{through}": error for name, error in drawn.items()}
+    model.autoencoder.use(usual)
+    return [{**subject.label, **row}]
 
 
 @torch.no_grad()

@@ -307,6 +307,10 @@ def _variant_columns(
             "re-read from decoded frames, independently",
             lambda r, v: quantities.redrawn(r, "reader", v),
         ),
+        (
+            "drawn through the latent",
+            lambda r, v: quantities.redrawn(r, "reader_through_the_latent", v),
+        ),
         agreement,
     )
 

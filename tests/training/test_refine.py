@@ -71,7 +71,9 @@ def test_epochs_of_d_p_train_it_alone(data_folder: Path, tmp_path: Path) -> None
     found = after.state_dict()
     changed = {n for n, t in before.state_dict().items() if not torch.equal(t, found[n])}
     assert changed
-    assert all(n.startswith(("autoencoder.physical_decoder.", "reading_std")) for n in changed), changed
+    assert all(n.startswith(("autoencoder.physical_decoder.", "reading_std")) for n in changed), (
+        changed
+    )
     assert after.metadata["training"]["decoder"]["epochs"] == 2
 
 

@@ -2,6 +2,7 @@
 
 import gymnasium as gym
 import numpy as np
+import torch
 
 from piwm_gym.systems import System, unknown
 
@@ -29,4 +30,18 @@ def observation_space(system: System, obs_type: str) -> gym.Space:
     return gym.spaces.Dict({"pixels": pixels, "state": system.observation_space})
 
 
-__all__ = ["OBS_TYPES", "observation_space"]
+def observe_states(system: System, states: np.ndarray) -> np.ndarray:
+    """States as the real environment shows them, clipped to its space.
+
+    Args:
+        system: The physical system.
+        states: float32 (..., D), SI units.
+
+    Returns:
+        float32 (..., O), in the real environment's own scaling.
+    """
+    box = system.observation_space
+    return np.clip(system.observation(torch.from_numpy(states)).numpy(), box.low, box.high)
+
+
+__all__ = ["OBS_TYPES", "observation_space", "observe_states"]

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from piwm_gym.actions import check_actions
-from piwm_gym.observations import observation_space
+from piwm_gym.observations import observation_space, observe_states
 from piwm_gym.options import read_options
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.registration import get_entry
@@ -167,18 +167,10 @@ class RealEnv(gym.Env[Any, Any]):
     def _observe(self) -> Any:
         if self.obs_type == "pixels":
             return self._frames().copy()
-        state = self._observation()
+        state = observe_states(self.system, self.state[None])[0]
         if self.obs_type == "state":
             return state
         return {"pixels": self._frames().copy(), "state": state}
-
-    def _observation(self) -> np.ndarray:
-        """State in the real environment's scaling, clipped to its space."""
-        import torch
-
-        box = self.system.observation_space
-        observed = self.system.observation(torch.from_numpy(self.state)[None])[0].numpy()
-        return np.clip(observed, box.low, box.high)
 
     def _read_params(self, values: Mapping[str, Any] | None) -> dict[str, float]:
         checked = read_params(type(self.system.reference), values, num_slots=1)
@@ -210,15 +202,26 @@ def make_real(
     Raises:
         ValueError: Unknown id, observation type, render mode or simulator option.
     """
+    spec = real_spec(env_id, obs_type, **simulator_options)
+    return gym.make(spec, render_mode=render_mode, max_episode_steps=max_episode_steps)
+
+
+def real_spec(
+    env_id: str, obs_type: str = "pixels", **simulator_options: Any
+) -> gym.envs.registration.EnvSpec:
+    """What :func:`make_real` makes, for ``gymnasium.make``; starts no simulator.
+
+    Raises:
+        ValueError: Unknown id.
+    """
     entry = get_entry(env_id)
-    spec = gym.envs.registration.EnvSpec(
+    return gym.envs.registration.EnvSpec(
         id=f"real/{env_id}",
         entry_point="piwm_gym.real:RealEnv",
         max_episode_steps=entry.max_episode_steps,
         reward_threshold=entry.reward_threshold,
         kwargs={"env_id": env_id, "obs_type": obs_type, **simulator_options},
     )
-    return gym.make(spec, render_mode=render_mode, max_episode_steps=max_episode_steps)
 
 
-__all__ = ["RealEnv", "make_real"]
+__all__ = ["RealEnv", "make_real", "real_spec"]

@@ -4,7 +4,6 @@ import math
 import pickle
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -393,10 +392,10 @@ def test_systems_without_an_asset_have_none(model: WorldModel, tmp_path: Path) -
 
 def test_training_takes_the_track_from_the_data() -> None:
     manifest = {"system": "donkey_car", "asset": RING.tolist()}
-    system = system_of(SimpleNamespace(manifest=manifest))  # type: ignore[arg-type]
+    system = system_of(manifest)
     assert torch.equal(system.asset, RING.float())
     del manifest["asset"]
-    assert system_of(SimpleNamespace(manifest=manifest)).asset is not None  # type: ignore[arg-type]
+    assert system_of(manifest).asset is not None
 
 
 def test_it_pickles() -> None:

@@ -173,7 +173,7 @@ def load_dataset(
         raise ValueError(f"limit is {limit}; expected at least 1")
     shards = [shard for shard in manifest["shards"] if shard["first"] < total]
 
-    first = _read_shard(folder, shards[0], manifest)
+    first = read_shard(folder, shards[0], manifest)
     arrays = {
         name: np.empty((total, *first[name].shape[1:]), dtype)
         for name, dtype in (
@@ -193,7 +193,7 @@ def load_dataset(
     place(first, shards[0])
     del first
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(lambda s: place(_read_shard(folder, s, manifest), s), shards[1:]):
+        for _ in pool.map(lambda s: place(read_shard(folder, s, manifest), s), shards[1:]):
             pass
     return TrajectoryDataset(**arrays, manifest=manifest, fold=fold)
 
@@ -244,10 +244,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return cast(dict[str, Any], manifest)
 
 
-def _read_shard(
+def read_shard(
     folder: Path, shard: dict[str, Any], manifest: dict[str, Any]
 ) -> dict[str, np.ndarray]:
-    """Arrays of one shard, once its bytes and shapes are those of the manifest."""
+    """Arrays of one shard, once its bytes and shapes are those of the manifest.
+
+    Args:
+        folder: The data set's.
+        shard: Its entry in the manifest.
+        manifest: The whole manifest.
+
+    Returns:
+        What ``training/collect.py`` lists: states and scenes in their full precision.
+
+    Raises:
+        ValueError: It is missing, has changed, or does not fit the manifest.
+    """
     path = folder / shard["file"]
     repair = f"run `{_command(folder, manifest)}` to make it again"
     if not path.exists():
@@ -259,11 +271,9 @@ def _read_shard(
             f"damaged or was replaced; {repair}"
         )
     with np.load(path) as file:
-        arrays = {name: file[name] for name in ("frames", "actions", "states")}
-        # Data sets of systems without a scene may be older than the array.
-        arrays["scenes"] = (
-            file["scenes"] if "scenes" in file else np.zeros((len(file["states"]), 0))
-        )
+        arrays = dict(file)
+    # Data sets of systems without a scene may be older than the array.
+    arrays.setdefault("scenes", np.zeros((len(arrays["states"]), 0)))
     n, steps = shard["trajectories"], manifest["steps"]
     height, width = manifest["frame"]["size"]
     expected = {
@@ -292,4 +302,5 @@ __all__ = [
     "file_sha256",
     "load_dataset",
     "read_manifest",
+    "read_shard",
 ]

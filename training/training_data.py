@@ -1,5 +1,6 @@
 """What training sees of a data set: frames, actions and weak labels; no true states."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,7 +50,7 @@ class TrainingData:
         cls, dataset: TrajectoryDataset, supervision: Supervision, device: torch.device
     ) -> "TrainingData":
         """Draw the labels and move everything to the device."""
-        system = system_of(dataset)
+        system = system_of(dataset.manifest)
         labelled, ranges = labelled_truth(dataset, system)
         labels = weak_labels(labelled, ranges, supervision)
         split = dataset.split()
@@ -118,10 +119,10 @@ class TrainingData:
         return smooth(self.system, fused, self.actions, params) if (std > 0).any() else fused
 
 
-def system_of(dataset: TrajectoryDataset) -> System:
-    """The system of a data set, in the place where it was collected."""
-    system = get_system(dataset.manifest["system"])
-    asset = dataset.manifest.get("asset")
+def system_of(manifest: Mapping[str, Any]) -> System:
+    """The system of a data set's manifest, in the place where it was collected."""
+    system = get_system(manifest["system"])
+    asset = manifest.get("asset")
     return system if asset is None else system.with_asset(torch.tensor(asset))
 
 

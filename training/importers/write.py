@@ -1,12 +1,15 @@
 """Write imported trajectories as a data set that ``training/dataset.py`` loads."""
 
 import json
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from rich.console import Console
+from rich.progress import track
 
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.systems import System
@@ -70,20 +73,12 @@ def write_dataset(
     settings = Settings(system.name, len(trajectories), steps, shard_size)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    shards: list[dict[str, Any]] = []
-    for shard in range(settings.num_shards):
-        members = settings.members(shard)
-        path = shard_path(folder, shard)
-        arrays = _arrays([trajectories[i] for i in members], system)
-        sha256 = write_shard(path, arrays, {"import": identity, "shard": shard})
-        shards.append(
-            {
-                "file": path.name,
-                "sha256": sha256,
-                "first": members.start,
-                "trajectories": len(members),
-            }
-        )
+    shards = write_shards(
+        settings,
+        lambda members: _arrays([trajectories[i] for i in members], system),
+        folder,
+        {"import": identity},
+    )
     _clean(folder, {shard["file"] for shard in shards})
     states = np.stack([t.states for t in trajectories])
     known = np.isfinite(states).all((0, 1))
@@ -103,6 +98,43 @@ def write_dataset(
     }
     write_json(folder / MANIFEST, content)
     return folder / MANIFEST
+
+
+def write_shards(
+    settings: Settings,
+    arrays_of: Callable[[range], dict[str, np.ndarray]],
+    folder: Path,
+    identity: dict[str, Any],
+    *,
+    quiet: bool = True,
+) -> list[dict[str, Any]]:
+    """Write all shards.
+
+    Args:
+        settings: How many trajectories there are, and in a shard.
+        arrays_of: Contents of a shard, by the indices of its trajectories.
+        folder: Where to; it must exist.
+        identity: What made them; goes into the marks.
+        quiet: Show no progress bar.
+
+    Returns:
+        Their entries in the manifest.
+    """
+    shards = []
+    console = Console(stderr=True, quiet=quiet)
+    for shard in track(range(settings.num_shards), description="shards", console=console):
+        members = settings.members(shard)
+        path = shard_path(folder, shard)
+        sha256 = write_shard(path, arrays_of(members), {**identity, "shard": shard})
+        shards.append(
+            {
+                "file": path.name,
+                "sha256": sha256,
+                "first": members.start,
+                "trajectories": len(members),
+            }
+        )
+    return shards
 
 
 def _arrays(trajectories: list[Sampled], system: System) -> dict[str, np.ndarray]:
@@ -145,4 +177,4 @@ def _read(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-__all__ = ["finished", "write_dataset"]
+__all__ = ["finished", "write_dataset", "write_shards"]

@@ -73,7 +73,7 @@ class DonkeyCarParams(Params):
 
     There is no truth to compare with: real cars, and the simulators', are richer than these
     equations. The defaults are what fits drives of the embedded simulator best. Its axles are
-    0.20 m apart; the best wheelbase of the plain bicycle for the same drives is 0.42 m.
+    0.20 m apart; the best wheelbase of the plain bicycle for the same drives is 0.44 m.
     """
 
     wheelbase: Scalar = parameter(0.20, "m", "effective distance of the axles")

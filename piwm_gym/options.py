@@ -20,7 +20,7 @@ class ResetOptions:
     """Options, checked and with the batch dimension.
 
     Attributes:
-        state: (n, D) SI start states.
+        state: (n, D) SI start states, periodic dimensions within their range.
         scene: (n, S) static visible variables.
         frames: (n, T, H, W, 3) uint8 observed frames.
         actions: (n, T - 1, *A) actions between them.
@@ -67,7 +67,7 @@ def read_options(
         )
     state = scene = frames = actions = mask = None
     if "state" in options:
-        state = _read_numbers("state", options["state"], system.variables, lead)
+        state = system.wrap(_read_numbers("state", options["state"], system.variables, lead))
     if "scene" in options:
         if not system.scene_variables:
             raise ValueError(f"{system.name} has no scene; leave options['scene'] out")

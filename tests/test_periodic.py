@@ -14,6 +14,7 @@ from torch import Tensor
 from piwm_gym import systems
 from piwm_gym.models import VARIANTS, build_autoencoder
 from piwm_gym.models.estimation import finite_difference, fit_start, shooting
+from piwm_gym.options import read_options
 from piwm_gym.systems import FrameSpec, Params, System, Variable
 from piwm_gym.systems.params import Learnable, Parametrisation, parameter
 from training.config import preset
@@ -116,6 +117,20 @@ def test_wrapping_changes_nothing_inside_the_range() -> None:
     assert torch.equal(SYSTEM.wrap(inside), inside)
     wrapped = SYSTEM.wrap(rows(PI, 5 * PI - 0.5, -PI - 0.25))[:, 1]
     assert wrapped.tolist() == pytest.approx([-PI, PI - 0.5, PI - 0.25])
+
+
+@pytest.mark.parametrize("num_envs", [None, 3])
+def test_a_start_is_wrapped_and_otherwise_taken_as_given(num_envs: int | None) -> None:
+    given = {"state": [9.0, 500.0, -77.0]}
+    state = read_options(given, SYSTEM, num_envs).state
+    assert state is not None
+    assert state.shape == (num_envs or 1, 3)
+    assert state[:, 1].tolist() == pytest.approx([500.0 - 160 * PI] * len(state), abs=1e-4)
+    assert (state[:, [0, 2]] == torch.tensor([9.0, -77.0])).all()
+    inside = rows(-PI, 3.0).float()[:1, :].numpy()
+    again = read_options({"state": inside[0]}, SYSTEM).state
+    assert again is not None
+    assert torch.equal(again, torch.from_numpy(inside))
 
 
 def test_both_estimators_find_the_state_across_the_seam() -> None:

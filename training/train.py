@@ -25,7 +25,9 @@ from piwm_gym.systems import get_system, unknown
 from training import distributed
 from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, check_fold, describe, load_dataset
-from training.metrics import TestSet, summary
+from training.dynamics import HORIZONS
+from training.flight import CONTEXT
+from training.metrics import HORIZON, WINDOWS, TestSet, summary
 from training.pipeline import starting_direct, train_variant
 from training.run import Log, Run, key
 from training.supervision import Bias, Supervision
@@ -111,12 +113,29 @@ def is_finished(arguments: Arguments, config: TrainConfig, manifest: dict[str, A
     return key(found.get("training"), found.get("data")) == key(arguments.settings(config), data)
 
 
+def check_steps(dataset: TrajectoryDataset) -> None:
+    """Raise ValueError if trajectories are too short to learn the dynamics and to measure them."""
+    found = dataset.actions.shape[1]
+    learned = CONTEXT - 1 + HORIZONS[-1]
+    measured = max(WINDOWS) - 1 + HORIZON
+    if found < max(learned, measured):
+        raise ValueError(
+            f"data: steps is {found} in each trajectory; expected at least "
+            f"{max(learned, measured)}: {learned} to learn the dynamics, {measured} to measure "
+            "them; collect or import trajectories of more steps, such as 50"
+        )
+
+
 def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset) -> Path:
     """Train one variant and write its checkpoint.
 
     Returns:
         The checkpoint.
+
+    Raises:
+        ValueError: The trajectories are too short.
     """
+    check_steps(dataset)
     device = resolve_device(arguments.device)
     data = TrainingData.prepare(dataset, arguments.supervision, device)
     direct = starting_direct(arguments.direct_from, arguments.system, config.autoencoder.direct)

@@ -22,7 +22,7 @@ from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
 from training.codebook import CodebookKeeper, kmeans
-from training.collect import collect, preset_settings
+from training.collect import Settings, collect, preset_settings
 from training.config import LossWeights, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
@@ -391,6 +391,24 @@ def test_mistakes_are_explained(
     command = ["cartpole", "--data", str(data_folder), "--runs", str(tmp_path), *arguments]
     assert main(command) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("system", ["cartpole", "donkey_car"])
+def test_short_trajectories_are_refused_before_training(
+    system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collect(Settings(system, 2, steps=20), tmp_path / "data")
+    words = [system, "--preset", "debug", "--runs", str(tmp_path / "runs")]
+    assert main([*words, "--data", str(tmp_path / "data")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "data: steps is 20 in each trajectory; expected at least 49" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_shortest_trajectories_can_be_trained_on(tmp_path: Path) -> None:
+    collect(Settings("cartpole", 24, steps=49, shard_size=24), tmp_path / "data")
+    words = ["cartpole", "--preset", "debug", "--runs", str(tmp_path), "--quiet"]
+    assert main([*words, "--data", str(tmp_path / "data")]) == 0
 
 
 DISTRIBUTED = """

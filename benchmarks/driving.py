@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import gymnasium as gym
 import numpy as np
@@ -28,9 +28,10 @@ from benchmarks.control import choose_recipe
 from benchmarks.imitation import FrameStacks, Lessons, teach
 from benchmarks.tables import print_rows, update_csv
 from piwm_gym.checkpoint import CheckpointError
+from piwm_gym.real import same_place
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.state_filter import StateFilter
-from piwm_gym.systems import DonkeyCar, unknown
+from piwm_gym.systems import unknown
 from piwm_gym.world_model import WorldModel
 
 ENV_ID = "PIWM-DonkeyCar-v0"
@@ -130,9 +131,11 @@ def drive(agent: Any, look: Look, laps: float, seed: int, **simulator: Any) -> D
         look: What it sees; serves for one drive.
         laps: When it is enough.
         seed: Of the embedded simulator's bumps.
-        **simulator: For :func:`piwm_gym.make_real`: host and port of another simulator.
+        **simulator: For :func:`piwm_gym.make_real`: the embedded one's course, or host and port of
+            another simulator.
     """
-    simulator = simulator or {"seed": seed}
+    if not {"host", "port"} & simulator.keys():
+        simulator = {"seed": seed, **simulator}
     real = piwm_gym.make_real(
         ENV_ID, obs_type="state", render_mode="rgb_array", max_episode_steps=-1, **simulator
     )
@@ -143,7 +146,7 @@ def drive(agent: Any, look: Look, laps: float, seed: int, **simulator: Any) -> D
 
 
 def _drive(agent: Any, real: gym.Env, look: Look, laps: float, seed: int) -> Drive:
-    system = DonkeyCar()
+    system = cast(Any, real.unwrapped).system
     obs, info = real.reset(seed=seed)
     action, terminated = None, False
     speeds: list[float] = []
@@ -254,6 +257,7 @@ def main(
     given = {"host": host, "port": port}
     simulator = {name: value for name, value in given.items() if value is not None}
     try:
+        simulator = simulator or same_place(world.model())
         for name in observations:
             if name not in LAPS:
                 raise ValueError(unknown("observations", name, tuple(LAPS)))

@@ -54,13 +54,13 @@ def rollout(
     """
     from piwm_gym.checkpoint import load
     from piwm_gym.imagine import imagined_rollout
-    from piwm_gym.real import make_real
+    from piwm_gym.real import make_real, same_place
     from piwm_gym.video import side_by_side, write_video
 
     if episodes < 1:
         raise ValueError(f"episodes is {episodes}; expected at least 1")
     model = load(env_id, variant, checkpoint, device)
-    real = make_real(env_id, obs_type="pixels")
+    real = make_real(env_id, obs_type="pixels", **same_place(model))
     seeds = range(seed, seed + episodes)
     rollouts = [imagined_rollout(model, real, context, horizon, each) for each in seeds]
     real.close()

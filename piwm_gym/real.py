@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from piwm_gym.actions import check_actions
+from piwm_gym.courses import get_course
 from piwm_gym.observations import observation_space, observe_states
 from piwm_gym.options import read_options
 from piwm_gym.preprocess import preprocess_frame
@@ -16,6 +17,7 @@ from piwm_gym.shell import check_render_mode, key_bindings
 from piwm_gym.slot_params import read_params
 from piwm_gym.systems import Params, System, get_system, unknown
 from piwm_gym.twins import TWINS
+from piwm_gym.world_model import WorldModel
 
 
 class RealEnv(gym.Env[Any, Any]):
@@ -181,6 +183,27 @@ class RealEnv(gym.Env[Any, Any]):
             raise gym.error.ResetNeeded(f"{what} before reset; call env.reset() first")
 
 
+def same_place(model: WorldModel) -> dict[str, Any]:
+    """Options with which :func:`make_real` makes the place that a model was trained in.
+
+    Empty but for Donkey Car's models of another course than the embedded simulator's default.
+
+    Raises:
+        ValueError: The course is none of the embedded simulator's: its path came from a file.
+    """
+    name = model.metadata.get("data", {}).get("course")
+    if name is None:
+        return {}
+    try:
+        get_course(name)
+    except ValueError as error:
+        raise ValueError(
+            f"the model was trained on a course from the file {name!r}, which the embedded "
+            f"simulator does not have: {error}"
+        ) from None
+    return {"course": name}
+
+
 def make_real(
     env_id: str = "PIWM-CartPole-v0",
     obs_type: str = "pixels",
@@ -224,4 +247,4 @@ def real_spec(
     )
 
 
-__all__ = ["RealEnv", "make_real", "real_spec"]
+__all__ = ["RealEnv", "make_real", "real_spec", "same_place"]

@@ -15,10 +15,11 @@ from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
 from piwm_gym.courses import get_course
 from piwm_gym.models import Dynamics
 from piwm_gym.models.estimation import fit_start, shooting
+from piwm_gym.real import same_place
 from piwm_gym.systems import CartPole, DonkeyCar, DonkeyCarParams, Track
 from piwm_gym.systems.donkey_car import FULL_STEERING, LOOKAHEAD
 from piwm_gym.world_model import WorldModel, WorldModelConfig
-from training.training_data import system_of
+from training.training_data import check_place, system_of
 
 RADIUS, POINTS = 2.0, 126
 ANGLES = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64) / POINTS
@@ -396,6 +397,26 @@ def test_training_takes_the_track_from_the_data() -> None:
     assert torch.equal(system.asset, RING.float())
     del manifest["asset"]
     assert system_of(manifest).asset is not None
+
+
+def test_a_checkpoint_is_measured_on_its_own_course_only(make_tiny: Any) -> None:
+    data: Any = SimpleNamespace(manifest={"system": "donkey_car", "asset": RING.tolist()})
+    data.manifest["course"] = "ring.csv"
+    config = make_tiny(system="donkey_car").config
+    check_place(WorldModel(config, RING), data)
+    check_place(make_tiny(), SimpleNamespace(manifest={"system": "cartpole"}))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="course is 'ring.csv', and its path not that of 'meadow'"):
+        check_place(WorldModel(config), data)
+
+
+def test_the_real_twin_is_found_on_the_models_course(make_tiny: Any) -> None:
+    model = make_tiny(system="donkey_car")
+    assert same_place(model) == {}
+    model.metadata = {"data": {"course": "random-3"}}
+    assert same_place(model) == {"course": "random-3"}
+    model.metadata = {"data": {"course": "office.csv"}}
+    with pytest.raises(ValueError, match=r"file 'office\.csv', which the embedded simulator"):
+        same_place(model)
 
 
 def test_it_pickles() -> None:

@@ -34,10 +34,12 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
+from piwm_gym.courses import DEFAULT_COURSE, Course, get_course
 from piwm_gym.preprocess import RESIZER
 from piwm_gym.systems import get_system, unknown
 from training import fanout
 from training.collectors import get_collector
+from training.courses import on_course
 from training.dataset import MANIFEST, SCHEMA, file_sha256
 from training.shards import coverage, shard_path, write_json, write_shard
 
@@ -54,6 +56,7 @@ class Settings:
         steps: Actions in each; there is one more frame.
         shard_size: Trajectories in a shard; the last one may hold fewer.
         seed: Seed of everything random.
+        course: The course that is driven, for systems that have one; default: "meadow".
     """
 
     system: str
@@ -61,6 +64,7 @@ class Settings:
     steps: int = 50
     shard_size: int = 200
     seed: int = 0
+    course: Course | None = None
 
     def __post_init__(self) -> None:
         for name in ("trajectories", "steps", "shard_size"):
@@ -68,6 +72,11 @@ class Settings:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected at least 1")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}; expected 0 or more")
+        system = get_system(self.system)
+        if self.course is not None:
+            on_course(system, self.course)  # refuses what cannot be driven
+        elif system.asset is not None:
+            object.__setattr__(self, "course", get_course(DEFAULT_COURSE))
 
     @property
     def num_shards(self) -> int:
@@ -83,15 +92,20 @@ class Settings:
         """JSON description; two data sets with the same one hold the same trajectories."""
         system = get_system(self.system)
         scene = {"scene_names": [v.name for v in system.scene_variables]}
-        asset = {} if system.asset is None else {"asset": system.asset.tolist()}
+        place = {}
+        if self.course is not None:
+            asset = on_course(system, self.course).asset
+            assert asset is not None
+            place = {"course": self.course.name, "asset": asset.tolist()}
+        numbers = ("system", "trajectories", "steps", "shard_size", "seed")
         return {
             "schema": SCHEMA,
-            **dataclasses.asdict(self),
+            **{name: getattr(self, name) for name in numbers},
             "real_id": system.real_id,
             "state_names": list(system.state_names),
             "state_units": [v.unit for v in system.variables],
             **(scene if system.scene_variables else {}),
-            **asset,
+            **place,
             "resizer": RESIZER,
             "frame": json.loads(json.dumps(dataclasses.asdict(system.frame))),
         }
@@ -105,15 +119,17 @@ PRESETS: dict[str, Callable[[str, int], Settings]] = {
 """Named sizes: seconds, minutes, and the 60,000 trajectories of the paper."""
 
 
-def preset_settings(system: str, preset: str, seed: int = 0) -> Settings:
+def preset_settings(system: str, preset: str, seed: int = 0, course: str | None = None) -> Settings:
     """Settings of a named size.
 
     Raises:
-        ValueError: The preset is unknown; the nearest one is suggested.
+        ValueError: The preset or the course is unknown; the nearest one is suggested. Or the
+            system has no courses, or not room for this one.
     """
     if preset not in PRESETS:
         raise ValueError(unknown("preset", preset, tuple(PRESETS)))
-    return PRESETS[preset](system, seed)
+    settings = PRESETS[preset](system, seed)
+    return settings if course is None else dataclasses.replace(settings, course=get_course(course))
 
 
 def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
@@ -135,7 +151,7 @@ def collect_shard(settings: Settings, shard: int, folder: Path) -> Path:
     if _is_finished(settings, path, mark):
         return path
     mark.unlink(missing_ok=True)
-    collector = get_collector(settings.system)
+    collector = get_collector(settings.system, settings.course)
     trajectories = [
         collector.trajectory(
             np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(i,))),
@@ -180,7 +196,7 @@ def collect(
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1")
-    get_collector(settings.system)
+    get_collector(settings.system, settings.course)
     folder.mkdir(parents=True, exist_ok=True)
     manifest = folder / MANIFEST
     if manifest.exists():
@@ -224,7 +240,8 @@ def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
 
 def _check_identity(settings: Settings, path: Path) -> dict[str, Any]:
     """Contents of a manifest or mark, which must be of these settings."""
-    found = json.loads(path.read_text())
+    # There was one course when data sets did not name it.
+    found = {"course": DEFAULT_COURSE, **json.loads(path.read_text())}
     for key, expected in settings.identity().items():
         if found.get(key) != expected:
             raise ValueError(
@@ -259,7 +276,8 @@ def _manifest(settings: Settings, folder: Path) -> dict[str, Any]:
             (
                 name
                 for name, make in PRESETS.items()
-                if make(settings.system, settings.seed) == settings
+                if dataclasses.replace(make(settings.system, settings.seed), course=settings.course)
+                == settings
             ),
             "custom",
         ),
@@ -276,6 +294,7 @@ def main(
     out: Path | None = None,
     workers: int = os.cpu_count() or 1,
     seed: int = 0,
+    course: str | None = None,
     ray: str | None = None,
 ) -> None:
     """Collect trajectories from a real environment; run it again to go on after an interruption.
@@ -286,11 +305,12 @@ def main(
         out: Folder of the data set; data/SYSTEM-PRESET if not given.
         workers: Number of processes.
         seed: Seed of everything random.
+        course: Course of donkey_car: meadow (if not given), hall or random-SEED.
         ray: Address of a ray cluster that makes the shards: auto, local or host:port.
     """
     console = Console(stderr=True)
     try:
-        settings = preset_settings(system, preset, seed)
+        settings = preset_settings(system, preset, seed, course)
         folder = out or Path("data") / f"{system}-{preset}"
         manifest = collect(settings, folder, workers, ray=ray, quiet=False)
     except (ValueError, ImportError, ConnectionError) as error:

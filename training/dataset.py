@@ -28,7 +28,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from piwm_gym.systems import unknown
+from piwm_gym.courses import DEFAULT_COURSE
+from piwm_gym.systems import get_system, unknown
 
 SCHEMA = "piwm-trajectories-1"
 MANIFEST = "manifest.json"
@@ -133,8 +134,23 @@ def describe(manifest: dict[str, Any], fold: int | None = None) -> dict[str, Any
         "sha256": hashlib.sha256(shards.encode()).hexdigest(),
         "real_id": manifest["real_id"],
         "split_seed": 0,
+        **_course(manifest),
         **({} if fold is None else {"fold": fold}),
     }
+
+
+def _course(manifest: dict[str, Any]) -> dict[str, str]:
+    """The course, if it is not the default one: the same frames on another path teach otherwise."""
+    asset = manifest.get("asset")
+    default = get_system(manifest["system"]).asset
+    if asset is None or (default is not None and asset == default.tolist()):
+        return {}
+    return {"course": manifest.get("course", ""), "path_sha256": asset_sha256(asset)}
+
+
+def asset_sha256(asset: list[list[float]]) -> str:
+    """Hexadecimal sha256 of a system's asset, as the manifest holds it."""
+    return hashlib.sha256(json.dumps(asset).encode()).hexdigest()
 
 
 def load_dataset(
@@ -209,9 +225,11 @@ def _command(folder: Path, manifest: dict[str, Any] | None = None) -> str:
     made = manifest or {"system": "SYSTEM", "preset": "PRESET", "seed": "SEED"}
     if "command" in made:  # imported, not collected
         return str(made["command"]).replace("{out}", str(folder))
+    course = made.get("course", DEFAULT_COURSE)
     return (
         f"python -m training.collect {made['system']} --preset {made['preset']} "
-        f"--seed {made['seed']} --out {folder}"
+        f"--seed {made['seed']} {'' if course == DEFAULT_COURSE else f'--course {course} '}"
+        f"--out {folder}"
     )
 
 
@@ -297,6 +315,7 @@ __all__ = [
     "SCHEMA",
     "SPLITS",
     "TrajectoryDataset",
+    "asset_sha256",
     "check_fold",
     "describe",
     "file_sha256",

@@ -41,6 +41,7 @@ from training.metrics import (
     true_start,
 )
 from training.probe import FrameNet, train_pixel_controller, train_reader
+from training.training_data import check_place
 
 Rows = list[dict[str, Any]]
 TABLES = ("estimation", "forecast", "parameters", "decoding", "agreement")
@@ -288,7 +289,7 @@ def evaluate(
         reader = train_reader(dataset, system, probes)
         makers["decoding"] = lambda subject: decoding_rows(subject, test, reader)
     if "agreement" in names:
-        actions = get_collector(system.name).expert(dataset.states)
+        actions = get_collector(system.name).expert(dataset.states, system)
         controller = train_pixel_controller(dataset, system, actions, probes)
         makers["agreement"] = lambda subject: agreement_rows(
             subject, test, readings(subject), controller
@@ -345,6 +346,8 @@ def main(
         subjects = sorted(map(load_subject, checkpoints), key=lambda s: (s.variant, s.noise_level))
         fold = common_fold(subjects)
         dataset = load_dataset(data or Path("data") / f"{system}-laptop", fold=fold)
+        for subject in subjects:
+            check_place(subject.model, dataset)
     except (ValueError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         sys.exit(2)

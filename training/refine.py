@@ -28,7 +28,7 @@ from training.reading import cache_latents, encode_all, train_glimpse
 from training.run import Run, key
 from training.stages import LatentSource
 from training.supervision import Supervision
-from training.training_data import TrainingData
+from training.training_data import TrainingData, check_place
 from training.views import check_camera
 
 
@@ -170,8 +170,10 @@ def _prepared(model: WorldModel, dataset: TrajectoryDataset) -> TrainingData:
     """The data with labels as weak as the model's were.
 
     Raises:
-        ValueError: The data come from other seeds: what was held out could have been trained on.
+        ValueError: The data come from another course, or from other seeds: what was held out could
+            have been trained on.
     """
+    check_place(model, dataset)
     trained = model.metadata["data"]
     supervision = Supervision(**trained["supervision"])
     data = TrainingData.prepare(dataset, supervision, torch.device("cpu"))

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from piwm_gym.courses import DEFAULT_COURSE
 from piwm_gym.models import Autoencoder
 from piwm_gym.systems import Params, System, get_system
+from piwm_gym.world_model import WorldModel
 from training.dataset import TrajectoryDataset
 from training.fit import Batch
 from training.smoothing import fuse, smooth
@@ -126,6 +128,18 @@ def system_of(manifest: Mapping[str, Any]) -> System:
     return system if asset is None else system.with_asset(torch.tensor(asset))
 
 
+def check_place(model: WorldModel, dataset: TrajectoryDataset) -> None:
+    """Raise ValueError if a model was trained in another place than the data were collected in."""
+    found, expected = system_of(dataset).asset, model.system.asset
+    if found is not None and expected is not None and not torch.equal(found, expected.cpu()):
+        trained = model.metadata.get("data", {}).get("course", DEFAULT_COURSE)
+        raise ValueError(
+            f"data: the course is {dataset.manifest.get('course', DEFAULT_COURSE)!r}, and its path "
+            f"not that of {trained!r}, with which the checkpoint was trained; expected data of the "
+            "same course"
+        )
+
+
 def labelled_truth(dataset: TrajectoryDataset, system: System) -> tuple[np.ndarray, np.ndarray]:
     """What labels are drawn of, (N, T+1, D+S): states and scenes; and the range of each."""
     scenes = np.repeat(dataset.scenes[:, None], dataset.states.shape[1], axis=1)
@@ -142,4 +156,4 @@ def steady(configurations: Tensor, system: System) -> Tensor:
     return torch.cat((state, scene.mean(1, keepdim=True).expand_as(scene)), dim=-1)
 
 
-__all__ = ["TrainingData", "labelled_truth", "steady", "system_of"]
+__all__ = ["TrainingData", "check_place", "labelled_truth", "steady", "system_of"]

@@ -1,18 +1,25 @@
 """Drives for collection: deterministic, near the path, and what the client would see."""
 
 import io
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from piwm_gym.courses import get_course
 from piwm_gym.donkey_sim import Simulator
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.systems import DonkeyCar
+from training.collect import Settings, collect, preset_settings
 from training.collectors import DonkeyCarCollector, Trajectory
 from training.collectors.donkey_car import FURTHEST
+from training.dataset import load_dataset
 from training.drivers import RandomWheel, pure_pursuit
+from training.training_data import system_of
 
 SYSTEM = DonkeyCar()
 
@@ -91,13 +98,15 @@ def test_pure_pursuit_knows_left_from_right() -> None:
     assert throttle[0] > throttle[1] > 0
 
 
-def test_the_expert_drives_a_lap() -> None:
-    simulator = Simulator("meadow", seed=1)
+@pytest.mark.parametrize("name", ["meadow", "hall"])
+def test_the_expert_drives_a_lap(name: str) -> None:
+    simulator = Simulator(name, seed=1)
+    system = SYSTEM.with_asset(torch.from_numpy(get_course(name).path))
     furthest = 0.0
     for _ in range(1_000):
         t = simulator.telemetry
         state = np.array([t.x, t.y, t.heading, t.speed, 0.0, 0.0])
-        steering, throttle = DonkeyCarCollector.expert(state)
+        steering, throttle = DonkeyCarCollector.expert(state, system)
         simulator.step(float(steering), float(throttle))
         furthest = max(furthest, abs(simulator.telemetry.cte))
         if simulator.telemetry.laps:
@@ -114,3 +123,45 @@ def test_random_wheel_holds_and_stays_in_the_box() -> None:
     changes = np.flatnonzero((np.diff(actions, axis=0) != 0).any(1))
     assert np.diff(changes).min() >= 1
     assert np.diff(changes).max() <= 5
+
+
+FEW = Settings("donkey_car", trajectories=2, steps=3, shard_size=2)
+
+
+@pytest.mark.parametrize("name", ["hall", "random-3"])
+def test_another_course_is_driven_and_recorded(name: str, tmp_path: Path) -> None:
+    course = get_course(name)
+    collect(replace(FEW, course=course), tmp_path)
+    data = load_dataset(tmp_path)
+    assert data.manifest["course"] == name
+    assert torch.equal(system_of(data).asset, torch.from_numpy(course.path).float())
+    assert np.abs(course.project(data.states[..., :2].astype(float))[1]).max() <= FURTHEST
+    (tmp_path / "shard-00000.npz").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match=f"--course {name} --out"):
+        load_dataset(tmp_path)
+
+
+def test_a_collection_goes_on_with_its_own_course_only(tmp_path: Path) -> None:
+    manifest = collect(FEW, tmp_path)
+    whole = manifest.read_bytes()
+    hall = replace(FEW, course=get_course("hall"))
+    with pytest.raises(ValueError, match="course = 'meadow', now 'hall' .*choose another --out"):
+        collect(hall, tmp_path)
+    for path in (manifest, tmp_path / "shard-00000.json"):  # as they were when there was one course
+        content = json.loads(path.read_text())
+        del content["course"]
+        path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="course = 'meadow', now 'hall'"):
+        collect(hall, tmp_path)
+    kept = (tmp_path / "shard-00000.npz").stat().st_mtime_ns
+    assert collect(replace(FEW, course=get_course("meadow")), tmp_path).read_bytes() == whole
+    assert (tmp_path / "shard-00000.npz").stat().st_mtime_ns == kept
+
+
+def test_courses_that_cannot_be_collected_are_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'hall'"):
+        preset_settings("donkey_car", "debug", course="haul")
+    with pytest.raises(ValueError, match=r"'hills' has x from -6\.20.*expected -5 to 5"):
+        preset_settings("donkey_car", "debug", course="hills")
+    with pytest.raises(ValueError, match="course is 'hall', but cartpole has none"):
+        preset_settings("cartpole", "debug", course="hall")

@@ -192,7 +192,7 @@ def test_expert_mostly_looks_at_what_a_frame_shows(trajectories: list[Trajectory
     states = np.stack([t.states for t in trajectories])
     still = states.copy()
     still[..., [2, 3, 5]] = 0
-    actions = LunarLanderCollector.expert(states)
+    actions = LunarLanderCollector.expert(states, SYSTEM)
     assert actions.shape == states.shape[:-1]
-    assert np.mean(actions == LunarLanderCollector.expert(still)) > 0.9
+    assert np.mean(actions == LunarLanderCollector.expert(still, SYSTEM)) > 0.9
     assert (np.bincount(actions.ravel(), minlength=4)[1:] > 0.1 * actions.size).all()

@@ -1,5 +1,6 @@
 """Collection, the part that differs between systems: one collector per system."""
 
+from piwm_gym.courses import Course
 from piwm_gym.systems import unknown
 from training.collectors.cartpole import CartPoleCollector
 from training.collectors.collector import Collector, Trajectory
@@ -13,15 +14,16 @@ COLLECTORS: dict[str, type[Collector]] = {
 }
 
 
-def get_collector(system: str) -> Collector:
-    """New collector for a system.
+def get_collector(system: str, course: Course | None = None) -> Collector:
+    """New collector for a system; on a course, where that has one.
 
     Raises:
         ValueError: No collector has this name; the nearest one is suggested.
     """
     if system not in COLLECTORS:
         raise ValueError(unknown("system", system, tuple(COLLECTORS)))
-    return COLLECTORS[system]()
+    collector = COLLECTORS[system]
+    return collector() if course is None else collector.on(course)
 
 
 __all__ = [

@@ -19,7 +19,7 @@ from PIL import Image
 from pygame import gfxdraw
 
 from piwm_gym.preprocess import area_average
-from piwm_gym.systems import CartPole, FrameSpec
+from piwm_gym.systems import CartPole, FrameSpec, System
 from training.collectors.collector import Collector, Trajectory
 from training.controllers import Controller, RandomHold, SwitchedLinear
 
@@ -143,7 +143,7 @@ class CartPoleCollector(Collector):
         )
 
     @staticmethod
-    def expert(states: np.ndarray) -> np.ndarray:
+    def expert(states: np.ndarray, system: System) -> np.ndarray:
         """Balance in the middle of the track by linear feedback."""
         return (states @ STABILISING_GAINS > 0).astype(np.int64)
 

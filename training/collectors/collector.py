@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from piwm_gym.courses import Course
 from piwm_gym.systems import System
 
 
@@ -40,6 +41,11 @@ class Collector(ABC):
     system: System
     controllers: dict[str, float]
 
+    @classmethod
+    def on(cls, course: Course) -> "Collector":
+        """New collector on a course."""
+        raise NotImplementedError(f"{cls.__name__} has no course")
+
     @abstractmethod
     def trajectory(self, rng: np.random.Generator, num_steps: int) -> Trajectory:
         """Record one trajectory of exactly ``num_steps`` actions.
@@ -49,11 +55,12 @@ class Collector(ABC):
 
     @staticmethod
     @abstractmethod
-    def expert(states: np.ndarray) -> np.ndarray:
+    def expert(states: np.ndarray, system: System) -> np.ndarray:
         """Actions of the reference controller that knows the state; evaluation imitates it.
 
         Args:
             states: float (..., D), SI units.
+            system: Theirs, in the place where they are.
 
         Returns:
             (...) actions.

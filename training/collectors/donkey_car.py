@@ -11,15 +11,14 @@ import math
 import numpy as np
 from PIL import Image
 
-from piwm_gym.courses import get_course
+from piwm_gym.courses import DEFAULT_COURSE, Course, get_course
 from piwm_gym.donkey_sim import Simulator
 from piwm_gym.preprocess import preprocess_frame
-from piwm_gym.systems import DonkeyCar
+from piwm_gym.systems import DonkeyCar, System
 from training.collectors.collector import Collector, Trajectory
 from training.controllers import Controller
 from training.drivers import Driver, RandomWheel, pure_pursuit
 
-COURSE = "meadow"
 FURTHEST = 1.15
 """Largest distance from the path (m) in a kept drive: a little beyond the 1 m at which an episode
 ends, so that the model has seen the frames in which it does."""
@@ -41,6 +40,9 @@ class DonkeyCarCollector(Collector):
     - ``random``: random controls, soon off the road unless slow;
     - ``turned``: a driver that starts at any heading and finds back, because learning policies
       spin.
+
+    Args:
+        course: What they drive; default: "meadow".
     """
 
     system = DonkeyCar()
@@ -51,9 +53,14 @@ class DonkeyCarCollector(Collector):
         "turned": 0.15,
     }
 
-    def __init__(self) -> None:
-        self._course = get_course(COURSE)
+    def __init__(self, course: Course | None = None) -> None:
+        self._course = get_course(DEFAULT_COURSE) if course is None else course
         self._simulator = Simulator(course=self._course)
+
+    @classmethod
+    def on(cls, course: Course) -> "DonkeyCarCollector":
+        """New collector on a course."""
+        return cls(course)
 
     def trajectory(self, rng: np.random.Generator, num_steps: int) -> Trajectory:
         """Record one trajectory of exactly ``num_steps`` actions."""
@@ -72,9 +79,11 @@ class DonkeyCarCollector(Collector):
         )
 
     @staticmethod
-    def expert(states: np.ndarray) -> np.ndarray:
-        """Follow the path by pure pursuit; it looks at nothing but what one frame shows."""
-        return pure_pursuit(states, get_course(COURSE), **EXPERT)
+    def expert(states: np.ndarray, system: System) -> np.ndarray:
+        """Follow the system's path by pure pursuit, seeing nothing but what one frame shows."""
+        assert system.asset is not None
+        course = Course("of the system", system.asset.double().numpy())
+        return pure_pursuit(states, course, **EXPERT)
 
     def _start(self, name: str, rng: np.random.Generator) -> Pose:
         """Somewhere along the course."""

@@ -19,7 +19,7 @@ from PIL import Image
 from pygame import gfxdraw
 
 from piwm_gym.preprocess import area_average
-from piwm_gym.systems import FrameSpec, LunarLander
+from piwm_gym.systems import FrameSpec, LunarLander, System
 from piwm_gym.systems.lunar_ground import HALF_WIDTH, NUM_HEIGHTS
 from piwm_gym.twins import LunarLanderTwin
 from training.collectors.collector import Collector, Trajectory
@@ -201,7 +201,7 @@ class LunarLanderCollector(Collector):
         )
 
     @staticmethod
-    def expert(states: np.ndarray) -> np.ndarray:
+    def expert(states: np.ndarray, system: System) -> np.ndarray:
         """Fly to the middle of the view, judging mostly by position and attitude.
 
         The pilot's feedback with a tenth of the weight on velocities, which no single frame

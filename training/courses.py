@@ -18,6 +18,10 @@ from piwm_gym.systems.track import Track
 HEADER = ["x", "y"]
 SCALES = (1.0, 8.0)
 """Units in a metre that recordings have."""
+ASTRAY = 0.1
+"""Largest share of records that are where an episode would have ended: of 2,000 collected drives,
+bad drivers' included, 0.03 are; by the paths of other courses 0.4 to 0.6 are. Small courses of
+nearly the same shape are not told apart."""
 
 
 def choose_course(name: str | None, path: Path | None) -> Course:
@@ -94,26 +98,27 @@ def check_near(course: Course, positions: np.ndarray, units_per_metre: float) ->
         How many are so far from the path that an episode would have ended.
 
     Raises:
-        ValueError: Half of the records are further from the path than half the road's width.
+        ValueError: More than :data:`ASTRAY` of them are.
     """
     away = np.abs(course.project(positions)[1])
-    far = float(np.median(away))
-    if far > course.road_half_width:
+    astray = away > MAX_CTE
+    if astray.mean() > ASTRAY:
         raise ValueError(
-            f"the records are {far:.3g} m from the path of course {course.name!r} (the median); "
-            f"expected less than {course.road_half_width:g} m, half the road's width: another "
-            f"course was driven, or positions have other units or another origin"
+            f"{astray.mean():.0%} of the records (expected: at most {ASTRAY:.0%}) are more than "
+            f"{MAX_CTE:g} m from the path of course {course.name!r}, where episodes end; the "
+            f"median is {np.median(away):.3g} m: another course was driven, or positions have "
+            "other units or another origin"
             f"{_other_scale(course, positions * units_per_metre, units_per_metre)}"
         )
-    return int((away > MAX_CTE).sum())
+    return int(astray.sum())
 
 
 def _other_scale(course: Course, recorded: np.ndarray, units_per_metre: float) -> str:
     """The advice to read positions in other units, if they then are near the path."""
     for scale in SCALES:
-        far = np.median(np.abs(course.project(recorded / scale)[1]))
-        if scale != units_per_metre and far <= course.road_half_width:
-            return f"; with --units-per-metre {scale:g} it would be {far:.3g} m"
+        away = np.abs(course.project(recorded / scale)[1])
+        if scale != units_per_metre and (away > MAX_CTE).mean() <= ASTRAY:
+            return f"; with --units-per-metre {scale:g} the median would be {np.median(away):.3g} m"
     return ""
 
 

@@ -1,8 +1,12 @@
-"""Import other people's Donkey Car data: ``python -m training.import_donkey PATH --out FOLDER``.
+"""Import other people's Donkey Car data: ``python -m training.import_donkey SOURCE --out FOLDER``.
 
-PATH is a tub of version 1 or 2, which becomes a data set like those of ``training.collect``, or
+SOURCE is a tub of version 1 or 2, which becomes a data set like those of ``training.collect``, or
 the telemetry of a real car as CSV, which has no pictures and becomes ``telemetry.npz`` for
-``python -m training.identify``. What was dropped, and why, is printed and kept in the manifest.
+``python -m training.identify``. No tub tells which course was driven, but rewards, endings and laps
+are judged by its path: ``--course`` names it, or ``--path`` is a CSV file of it (a header ``x,y``,
+then the middle of the right lane in metres, in driving order, a point every 10 cm or so). Models
+cover x from -5 to 5 m and y from -3.5 to 3.5 m: the course must lie therein, and what was recorded
+elsewhere is dropped. What was dropped, and why, is printed and kept in the manifest.
 The same command again changes nothing; after an interruption, it goes through.
 """
 
@@ -15,6 +19,9 @@ import tyro
 from rich.console import Console
 
 from piwm_gym.systems import System, get_system
+from piwm_gym.systems.donkey_car import MAX_CTE
+from training.courses import check_near, choose_course, on_course
+from training.dataset import asset_sha256
 from training.importers import Report, is_telemetry, read_telemetry, read_tub, tub_version
 from training.importers.sampling import sample
 from training.importers.telemetry import save_telemetry
@@ -27,10 +34,12 @@ REPORT = "report.json"
 
 
 def import_tub(
-    path: Path,
+    source: Path,
     out: Path,
     report: Report,
     *,
+    course: str | None = None,
+    path: Path | None = None,
     system: System | None = None,
     steps: int = 50,
     units_per_metre: float = 1.0,
@@ -38,9 +47,11 @@ def import_tub(
     """Make a data set of a tub.
 
     Args:
-        path: Folder of the tub.
+        source: Folder of the tub.
         out: Folder of the data set.
         report: Counts what is dropped; stays empty where the data set exists already.
+        course: Name of the course that was driven; or else ``path``.
+        path: CSV file of its path, see :func:`training.courses.read_path`.
         system: Whose frames and states to make, at its time step; default: the Donkey Car.
         steps: Actions in a trajectory.
         units_per_metre: Units of the recorded positions in a metre.
@@ -49,41 +60,49 @@ def import_tub(
         Path of the manifest.
 
     Raises:
-        ValueError: A bad option, nothing usable in the tub, records at a rate that does not give
-            the time step, or another data set in ``out``.
+        ValueError: A bad option, no course or one that was not driven or does not fit the
+            system's ranges, nothing usable in the tub, records at a rate that does not give the
+            time step, or another data set in ``out``.
     """
-    system = get_system(SYSTEM) if system is None else system
+    driven = choose_course(course, path)
+    system = on_course(get_system(SYSTEM) if system is None else system, driven)
+    assert system.asset is not None
     for name, value in (("steps", steps), ("units_per_metre", units_per_metre)):
         if not value > 0:
             raise ValueError(f"{name} is {value}; expected a positive number")
     identity = {
-        "source": path.resolve().name,
-        "kind": f"tub v{tub_version(path)}",
-        "sha256": _fingerprint(path),
+        "source": source.resolve().name,
+        "kind": f"tub v{tub_version(source)}",
+        "sha256": _fingerprint(source),
+        "course": driven.name,
+        "path_sha256": asset_sha256(system.asset.tolist()),
         "dt": system.dt,
         "steps": steps,
         "units_per_metre": units_per_metre,
     }
     if finished(out, identity):
         return out / "manifest.json"
-    records = read_tub(path, system.frame.native, report, units_per_metre)
+    records = read_tub(source, system.frame.native, report, units_per_metre)
     if braking := int((records.actions[:, 1] < 0).sum()):
         report.notes["braking or reverse (negative throttle), kept as no throttle"] += braking
     try:
+        if records.has_poses and (beyond := check_near(driven, records.positions, units_per_metre)):
+            report.notes[f"beyond {MAX_CTE:g} m from the path, where episodes end"] += beyond
         trajectories = sample(records, system, steps, report)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{source}: {error}") from error
     if not trajectories:
         reasons = "\n".join(report.lines())
         raise ValueError(
-            f"{path} gives no trajectory of {steps} steps of {system.dt} s; ask for fewer --steps"
+            f"{source} gives no trajectory of {steps} steps of {system.dt} s; ask for fewer --steps"
             f"\n{reasons}"
         )
+    where = f"--course {course}" if path is None else f"--path {path}"
     command = (
-        f"python -m training.import_donkey {path} --out {{out}} --steps {steps} "
+        f"python -m training.import_donkey {source} --out {{out}} {where} --steps {steps} "
         f"--units-per-metre {units_per_metre}"
     )
-    return write_dataset(trajectories, report, system, out, identity, command)
+    return write_dataset(trajectories, report, system, driven, out, identity, command)
 
 
 def import_telemetry(path: Path, out: Path, report: Report) -> Path:
@@ -113,23 +132,35 @@ def _fingerprint(folder: Path) -> str:
 
 
 def main(
-    path: tyro.conf.Positional[Path],
+    source: tyro.conf.Positional[Path],
     out: Path,
+    course: str | None = None,
+    path: Path | None = None,
     steps: int = 50,
     units_per_metre: float = 1.0,
 ) -> None:
     """Import a Donkey tub (version 1 or 2), or a real car's telemetry as CSV.
 
     Args:
-        path: Folder of a tub, or a .csv or .csv.gz file.
+        source: Folder of a tub, or a .csv or .csv.gz file.
         out: Folder for the result.
-        steps: Actions in a trajectory.
+        course: Course that the tub was recorded on: meadow, hall or random-SEED; or else --path.
+        path: CSV file of the path that was driven: a header x,y, then points in metres.
+        steps: Actions in a trajectory; training needs 49 or more.
         units_per_metre: Of recorded positions: 1 for simulators since 2022, 8 for older ones.
     """
     console = Console(stderr=True)
     report = Report()
     try:
-        result = _import(path, out, report, steps=steps, units_per_metre=units_per_metre)
+        result = _import(
+            source,
+            out,
+            report,
+            course=course,
+            path=path,
+            steps=steps,
+            units_per_metre=units_per_metre,
+        )
     except (OSError, ValueError) as error:
         console.print(str(error), markup=False, soft_wrap=True)
         sys.exit(2)
@@ -138,15 +169,15 @@ def main(
     console.print(str(result), markup=False, soft_wrap=True)
 
 
-def _import(path: Path, out: Path, report: Report, **options: Any) -> Path:
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; expected a tub's folder or a CSV file")
-    if is_telemetry(path) and path.suffix != ".npz":
-        return import_telemetry(path, out, report)
-    if path.is_dir() and tub_version(path) is not None:
-        return import_tub(path, out, report, **options)
+def _import(source: Path, out: Path, report: Report, **options: Any) -> Path:
+    if not source.exists():
+        raise FileNotFoundError(f"{source} does not exist; expected a tub's folder or a CSV file")
+    if is_telemetry(source) and source.suffix != ".npz":
+        return import_telemetry(source, out, report)
+    if source.is_dir() and tub_version(source) is not None:
+        return import_tub(source, out, report, **options)
     raise ValueError(
-        f"{path} is not recognised; expected a folder with record_*.json (tub version 1) or "
+        f"{source} is not recognised; expected a folder with record_*.json (tub version 1) or "
         "catalog_*.catalog (version 2), or a file that ends in .csv or .csv.gz"
     )
 

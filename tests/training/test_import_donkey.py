@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from piwm_gym.courses import get_course
 from piwm_gym.systems import get_system
+from training.courses import check_near, choose_course, read_path
 from training.dataset import load_dataset
 from training.import_donkey import import_tub, main
 from training.importers import Report, read_telemetry, read_tub, tub_version
 from training.importers.course import course, local_motion
 from training.importers.records import Records, drives
 from training.importers.sampling import sample
+from training.training_data import system_of
 
 SYSTEM = get_system("donkey_car")
 NATIVE = SYSTEM.frame.native
@@ -45,6 +48,15 @@ def record(number: int, *, poses: bool = True, **changes: object) -> dict[str, o
     }
 
 
+def circle(folder: Path, points: int = 125) -> Path:
+    """The path of :func:`record`'s car as a file, in its driving order."""
+    file = folder / "circle.csv"
+    angles = 2 * math.pi * np.arange(points) / points
+    path = RADIUS * np.column_stack((1 - np.cos(angles), np.sin(angles)))
+    file.write_text("x,y\n" + "".join(f"{x},{y}\n" for x, y in path.tolist()))
+    return file
+
+
 def write_v1(folder: Path, count: int, **options: bool) -> Path:
     folder.mkdir()
     (folder / "meta.json").write_text(json.dumps({"inputs": [], "types": [], "start": 0}))
@@ -74,7 +86,7 @@ def write_v2(folder: Path, count: int, deleted: tuple[int, ...] = (), **options:
 def test_a_tub_becomes_a_data_set(tmp_path, write, version):
     tub, out, report = write(tmp_path / "tub", 25), tmp_path / "out", Report()
     assert tub_version(tub) == version
-    import_tub(tub, out, report, steps=11)
+    import_tub(tub, out, report, path=circle(tmp_path), steps=11)
     data = load_dataset(out)
     assert data.frames.shape == (2, 12, *SYSTEM.frame.size, 3)
     assert data.actions.shape == (2, 11, 2)
@@ -94,30 +106,30 @@ def test_a_tub_becomes_a_data_set(tmp_path, write, version):
 
 def test_the_same_import_again_changes_nothing(tmp_path):
     tub, out = write_v2(tmp_path / "tub", 12), tmp_path / "out"
-    manifest = import_tub(tub, out, Report(), steps=5)
+    manifest = import_tub(tub, out, Report(), path=circle(tmp_path), steps=5)
     before = {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in out.iterdir()}
     report = Report()
-    assert import_tub(tub, out, report, steps=5) == manifest
+    assert import_tub(tub, out, report, path=circle(tmp_path), steps=5) == manifest
     assert {p.name: (p.read_bytes(), p.stat().st_mtime_ns) for p in out.iterdir()} == before
     assert report.read == 0
     with pytest.raises(ValueError, match="other options; choose another --out"):
-        import_tub(tub, out, Report(), steps=6)
+        import_tub(tub, out, Report(), path=circle(tmp_path), steps=6)
 
 
 def test_a_damaged_import_is_repaired(tmp_path):
     tub, out = write_v2(tmp_path / "tub", 12), tmp_path / "out"
-    import_tub(tub, out, Report(), steps=5)
+    import_tub(tub, out, Report(), path=circle(tmp_path), steps=5)
     whole = (out / "shard-00000.npz").read_bytes()
     (out / "shard-00000.npz").write_bytes(whole[:100])
     with pytest.raises(ValueError, match=r"sha256.*training\.import_donkey"):
         load_dataset(out)
-    import_tub(tub, out, Report(), steps=5)
+    import_tub(tub, out, Report(), path=circle(tmp_path), steps=5)
     assert (out / "shard-00000.npz").read_bytes() == whole
 
 
 def test_without_poses_states_are_missing_and_said_to_be(tmp_path):
     out = tmp_path / "out"
-    import_tub(write_v1(tmp_path / "tub", 12, poses=False), out, Report(), steps=5)
+    import_tub(write_v1(tmp_path / "tub", 12, poses=False), out, Report(), course="hall", steps=5)
     with pytest.raises(ValueError, match="holds no x, y, theta, v: the source had no such"):
         load_dataset(out)
     data = load_dataset(out, allow_missing_states=True)
@@ -255,7 +267,7 @@ def test_the_error_of_another_rate_names_the_tub(tmp_path, capsys):
         content = json.loads(path.read_text())
         path.write_text(json.dumps(content | {"milliseconds": 2 * content["milliseconds"]}))
     with pytest.raises(SystemExit):
-        main(tub, tmp_path / "out", steps=5)
+        main(tub, tmp_path / "out", path=circle(tmp_path), steps=5)
     assert f"{tub}: the records are 0.1 s apart" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -328,9 +340,9 @@ def test_a_cut_off_gzip_gives_its_beginning(tmp_path):
 
 
 def test_the_command_recognises_what_it_gets(tmp_path, capsys):
-    main(write_v1(tmp_path / "tub", 12), tmp_path / "frames", steps=5)
+    main(write_v1(tmp_path / "tub", 12), tmp_path / "frames", path=circle(tmp_path), steps=5)
     assert "12 records read, 12 kept" in capsys.readouterr().err
-    main(tmp_path / "tub", tmp_path / "frames", steps=5)
+    main(tmp_path / "tub", tmp_path / "frames", path=circle(tmp_path), steps=5)
     assert "imported before" in capsys.readouterr().err
     path = tmp_path / "drive.csv"
     path.write_text(HEADER + "".join(map(row, range(9))))
@@ -360,5 +372,110 @@ def test_bad_sources_are_explained(tmp_path, capsys, name, content, message):
 
 
 def test_no_trajectory_says_why(tmp_path):
+    tub = write_v1(tmp_path / "tub", 12)
     with pytest.raises(ValueError, match=r"no trajectory of 50 steps(.|\n)*too short.*: 12"):
-        import_tub(write_v1(tmp_path / "tub", 12), tmp_path / "out", Report())
+        import_tub(tub, tmp_path / "out", Report(), path=circle(tmp_path))
+
+
+def test_data_are_judged_by_the_path_that_was_given(tmp_path):
+    """Nothing else tells what was driven; another path is another data set, for training, too."""
+    tub, file = write_v1(tmp_path / "tub", 12), circle(tmp_path)
+    import_tub(tub, tmp_path / "one", Report(), path=file, steps=5)
+    data = load_dataset(tmp_path / "one")
+    path = read_path(file).path
+    np.testing.assert_array_equal(system_of(data).asset.numpy(), path.astype(np.float32))
+    assert data.manifest["course"] == data.description["course"] == "circle.csv"
+    with pytest.raises(ValueError, match="other options; choose another --out"):
+        import_tub(tub, tmp_path / "one", Report(), path=circle(tmp_path, 120), steps=5)
+    import_tub(tub, tmp_path / "two", Report(), path=file, steps=5)
+    other = load_dataset(tmp_path / "two")
+    assert other.description != data.description
+    assert other.description["sha256"] == data.description["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "neither of --course and --path given; expected one, .*meadow.*header x,y"),
+        ({"course": "hall", "path": Path("x.csv")}, "both of --course and --path given"),
+        ({"course": "haul"}, "did you mean 'hall'"),
+        ({"course": "hills"}, r"x from -6\.20 to 6\.20 m; expected -5 to 5"),
+        ({"course": "hall"}, r"\d\d% of the records \(expected: at most 10%\).*'hall'.* 0\.763 m"),
+    ],
+)
+def test_a_course_that_cannot_have_been_driven_is_refused(tmp_path, capsys, given, message):
+    tub = write_v1(tmp_path / "tub", 40)
+    with pytest.raises(ValueError, match=message):
+        import_tub(tub, tmp_path / "out", Report(), steps=5, **given)
+    with pytest.raises(SystemExit):
+        main(tub, tmp_path / "out", steps=5, **given)
+    assert capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_positions_in_other_units_are_recognised(tmp_path):
+    tub = write_v1(tmp_path / "tub", 40)
+    for path in tub.glob("record_*.json"):
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({k: 8 * v if "pos/" in k else v for k, v in content.items()}))
+    file = circle(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"other units.*with --units-per-metre 8 the median would be"
+    ):
+        import_tub(tub, tmp_path / "out", Report(), path=file, steps=5)
+    import_tub(tub, tmp_path / "out", Report(), path=file, steps=5, units_per_metre=8)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "begins with ''; expected the header 'x,y'"),
+        ("1,2\n3,4\n", "begins with '1,2'"),
+        ("x,y\n", "path has shape"),
+        ("x,y\n1,2,3\n", "too many values"),
+        ("x,y\n0,0\n1,zero\n", "'zero'"),
+        ("x,y\n" + "".join(f"{i},0\n" for i in range(20)), "expected a closed path"),
+        ("x,y\n" + "0,nan\n" * 20, "finite"),
+    ],
+)
+def test_a_file_without_a_path_is_refused(tmp_path, content, message):
+    file = tmp_path / "path.csv"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        choose_course(None, file)
+    assert str(file) in str(error.value)
+
+
+def test_a_built_in_course_is_the_same_from_a_file(tmp_path):
+    file, course = tmp_path / "hall.csv", get_course("hall")
+    np.savetxt(file, course.path, "%.17g", ",", header="x,y", comments="")
+    np.testing.assert_array_equal(choose_course(None, file).path, course.path)
+
+
+def test_records_beyond_the_ranges_are_dropped_and_counted():
+    """A car that drives out of the ranges and back: no trajectory bridges the gap."""
+    out = np.concatenate((np.linspace(4, 6, 40, endpoint=False), np.linspace(6, 4, 40)))
+    along = table(np.arange(80) * DT, np.column_stack((out, np.linspace(0, 0.4, 80))))
+    along.speeds[5] = 3.5
+    along.speeds[7] = np.nan
+    report = Report()
+    trajectories = sample(along, SYSTEM, 10, report)
+    assert report.dropped["x beyond -5 to 5 m"] == int((out > 5).sum())
+    assert report.dropped["v beyond 0 to 3 m/s"] == 1
+    assert trajectories
+    for trajectory in trajectories:
+        assert trajectory.states[:, 0].max() <= 5
+        assert abs(np.diff(trajectory.records.times) - DT).max() < 1e-6
+    assert 11 * len(trajectories) + sum(report.dropped.values()) == 80
+
+
+@pytest.mark.parametrize(("driven", "other"), [("meadow", "hall"), ("random-5", "meadow")])
+def test_drives_of_another_course_are_told_apart(driven, other):
+    """On the road all the time, up to 0.6 m beside the path."""
+    course = get_course(driven)
+    right = np.column_stack((np.sin(course.headings), -np.cos(course.headings)))
+    weave = 0.6 * np.sin(np.arange(len(right)) / 7)
+    positions = course.path + weave[:, None] * right
+    assert check_near(course, positions, 1.0) == 0
+    with pytest.raises(ValueError, match=f"{other}.*another course was driven"):
+        check_near(get_course(other), positions, 1.0)

@@ -29,9 +29,10 @@ class Sampled:
 def sample(records: Records, system: System, steps: int, report: Report) -> list[Sampled]:
     """Cut trajectories of exactly ``steps`` time steps of the system, without overlap.
 
-    Pictures cannot be interpolated, so every time step takes the nearest record, at most half a
-    step away; where there is none, the trajectory ends. Each record keeps its own pose and
-    command, so that picture and state agree; only the time step is off by the jitter.
+    Records beyond the system's ranges are dropped. Pictures cannot be interpolated, so every time
+    step takes the nearest record, at most half a step away; where there is none, the trajectory
+    ends. Each record keeps its own pose and command, so that picture and state agree; only the
+    time step is off by the jitter.
 
     Args:
         records: Everything of one source.
@@ -46,8 +47,10 @@ def sample(records: Records, system: System, steps: int, report: Report) -> list
     moments = drop_repeats(records, report)
     _check_rate(moments, system)
     trajectories = []
-    for drive in drives(moments, 2 * dt, report):
-        states = _states(drive, system)
+    for whole in drives(moments, 2 * dt, report):
+        states = _states(whole, system)
+        inside = _in_range(states, system, report)
+        drive, states = whole.select(inside), states[inside]
         used = 0
         for run in _runs(drive.times, dt):
             usable = len(run) - len(run) % (steps + 1)
@@ -99,6 +102,19 @@ def _states(drive: Records, system: System) -> np.ndarray:
         if not variable.derived:
             states[:, i] = known[variable.name]
     return states
+
+
+def _in_range(states: np.ndarray, system: System, report: Report) -> np.ndarray:
+    """Which states (n, D) the system's ranges hold; what is unknown counts as held."""
+    inside = np.ones(len(states), bool)
+    for i, variable in enumerate(system.variables):
+        if variable.derived or variable.periodic:
+            continue
+        off = inside & ((states[:, i] < variable.low) | (states[:, i] > variable.high))
+        reason = f"{variable.name} beyond {variable.low:g} to {variable.high:g} {variable.unit}"
+        report.drop(reason, int(off.sum()))
+        inside &= ~off
+    return inside
 
 
 def _runs(times: np.ndarray, dt: float) -> list[list[int]]:

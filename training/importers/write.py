@@ -11,6 +11,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
+from piwm_gym.courses import Course
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.systems import System
 from training.collect import Settings
@@ -50,6 +51,7 @@ def write_dataset(
     trajectories: list[Sampled],
     report: Report,
     system: System,
+    course: Course,
     folder: Path,
     identity: dict[str, Any],
     command: str,
@@ -61,6 +63,7 @@ def write_dataset(
         trajectories: At least one.
         report: What was dropped; goes into the manifest.
         system: Whose frames and states they are.
+        course: What was driven.
         folder: Where to; made if need be.
         identity: Source and options.
         command: What makes it again; ``{out}`` stands for the folder.
@@ -70,7 +73,7 @@ def write_dataset(
         Path of the manifest.
     """
     steps = len(trajectories[0].states) - 1
-    settings = Settings(system.name, len(trajectories), steps, shard_size)
+    settings = Settings(system.name, len(trajectories), steps, shard_size, course=course)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     shards = write_shards(

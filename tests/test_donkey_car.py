@@ -400,13 +400,12 @@ def test_training_takes_the_track_from_the_data() -> None:
 
 
 def test_a_checkpoint_is_measured_on_its_own_course_only(make_tiny: Any) -> None:
-    data: Any = SimpleNamespace(manifest={"system": "donkey_car", "asset": RING.tolist()})
-    data.manifest["course"] = "ring.csv"
+    manifest = {"system": "donkey_car", "asset": RING.tolist(), "course": "ring.csv"}
     config = make_tiny(system="donkey_car").config
-    check_place(WorldModel(config, RING), data)
-    check_place(make_tiny(), SimpleNamespace(manifest={"system": "cartpole"}))  # type: ignore[arg-type]
+    check_place(WorldModel(config, RING), manifest)
+    check_place(make_tiny(), {"system": "cartpole"})
     with pytest.raises(ValueError, match="course is 'ring.csv', and its path not that of 'meadow'"):
-        check_place(WorldModel(config), data)
+        check_place(WorldModel(config), manifest)
 
 
 def test_the_real_twin_is_found_on_the_models_course(make_tiny: Any) -> None:

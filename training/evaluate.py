@@ -347,7 +347,7 @@ def main(
         fold = common_fold(subjects)
         dataset = load_dataset(data or Path("data") / f"{system}-laptop", fold=fold)
         for subject in subjects:
-            check_place(subject.model, dataset)
+            check_place(subject.model, dataset.manifest)
     except (ValueError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         sys.exit(2)

@@ -136,7 +136,8 @@ def from_minari(dataset_id: str, folder: Path, *, quiet: bool = True) -> Path:
     manifest = _manifest(dataset)
     system = system_of(manifest)
     _check_spaces(dataset, system)
-    settings = Settings(**{f.name: manifest[f.name] for f in dataclasses.fields(Settings)})
+    sizes = [f.name for f in dataclasses.fields(Settings) if f.name != "course"]  # that is copied
+    settings = Settings(**{name: manifest[name] for name in sizes})
     if len(dataset) != settings.trajectories:
         raise ValueError(
             f"{dataset_id} has {len(dataset)} episodes, expected {settings.trajectories} by the "

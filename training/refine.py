@@ -173,7 +173,7 @@ def _prepared(model: WorldModel, dataset: TrajectoryDataset) -> TrainingData:
         ValueError: The data come from another course, or from other seeds: what was held out could
             have been trained on.
     """
-    check_place(model, dataset)
+    check_place(model, dataset.manifest)
     trained = model.metadata["data"]
     supervision = Supervision(**trained["supervision"])
     data = TrainingData.prepare(dataset, supervision, torch.device("cpu"))

@@ -128,13 +128,13 @@ def system_of(manifest: Mapping[str, Any]) -> System:
     return system if asset is None else system.with_asset(torch.tensor(asset))
 
 
-def check_place(model: WorldModel, dataset: TrajectoryDataset) -> None:
+def check_place(model: WorldModel, manifest: Mapping[str, Any]) -> None:
     """Raise ValueError if a model was trained in another place than the data were collected in."""
-    found, expected = system_of(dataset).asset, model.system.asset
+    found, expected = system_of(manifest).asset, model.system.asset
     if found is not None and expected is not None and not torch.equal(found, expected.cpu()):
         trained = model.metadata.get("data", {}).get("course", DEFAULT_COURSE)
         raise ValueError(
-            f"data: the course is {dataset.manifest.get('course', DEFAULT_COURSE)!r}, and its path "
+            f"data: the course is {manifest.get('course', DEFAULT_COURSE)!r}, and its path "
             f"not that of {trained!r}, with which the checkpoint was trained; expected data of the "
             "same course"
         )

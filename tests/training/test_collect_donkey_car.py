@@ -134,7 +134,7 @@ def test_another_course_is_driven_and_recorded(name: str, tmp_path: Path) -> Non
     collect(replace(FEW, course=course), tmp_path)
     data = load_dataset(tmp_path)
     assert data.manifest["course"] == name
-    assert torch.equal(system_of(data).asset, torch.from_numpy(course.path).float())
+    assert torch.equal(system_of(data.manifest).asset, torch.from_numpy(course.path).float())
     assert np.abs(course.project(data.states[..., :2].astype(float))[1]).max() <= FURTHEST
     (tmp_path / "shard-00000.npz").write_bytes(b"damaged")
     with pytest.raises(ValueError, match=f"--course {name} --out"):

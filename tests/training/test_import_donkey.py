@@ -383,7 +383,7 @@ def test_data_are_judged_by_the_path_that_was_given(tmp_path):
     import_tub(tub, tmp_path / "one", Report(), path=file, steps=5)
     data = load_dataset(tmp_path / "one")
     path = read_path(file).path
-    np.testing.assert_array_equal(system_of(data).asset.numpy(), path.astype(np.float32))
+    np.testing.assert_array_equal(system_of(data.manifest).asset.numpy(), path.astype(np.float32))
     assert data.manifest["course"] == data.description["course"] == "circle.csv"
     with pytest.raises(ValueError, match="other options; choose another --out"):
         import_tub(tub, tmp_path / "one", Report(), path=circle(tmp_path, 120), steps=5)

@@ -22,6 +22,10 @@ INSTALL = (
     "pip install 'piwm-gym[donkey]' (or the newer client: "
     "pip install git+https://github.com/tawnkramer/gym-donkeycar)"
 )
+MAX_MESSAGE = 1 << 20
+"""Longest message that is waited for, characters; frames of 120 x 160 pixels take 10,000."""
+CLOSED = "the simulator closed the connection"
+ENDLESS = f"a message of more than {MAX_MESSAGE} characters has no end"
 
 
 @dataclass(frozen=True)
@@ -127,4 +131,15 @@ def connect(peer: Peer, mailbox: Mailbox, timeout: float) -> Backend:
     return ModernBackend(peer, mailbox, timeout)
 
 
-__all__ = ["INSTALL", "Backend", "Peer", "Role", "choose_backend", "connect", "package_version"]
+__all__ = [
+    "CLOSED",
+    "ENDLESS",
+    "INSTALL",
+    "MAX_MESSAGE",
+    "Backend",
+    "Peer",
+    "Role",
+    "choose_backend",
+    "connect",
+    "package_version",
+]

@@ -8,7 +8,7 @@ import logging
 import socket
 from typing import Any
 
-from piwm_gym.donkey_client.backend import Backend, Peer
+from piwm_gym.donkey_client.backend import CLOSED, ENDLESS, MAX_MESSAGE, Backend, Peer
 from piwm_gym.donkey_client.errors import DonkeyConnectionError
 from piwm_gym.donkey_client.loop import shared_loop
 from piwm_gym.donkey_client.mailbox import Mailbox
@@ -17,8 +17,6 @@ from piwm_gym.donkey_client.relay import Relay
 
 from gym_donkeycar.core import tcp_server  # isort: skip  (after the loop: it imports asyncore)
 
-MAX_MESSAGE = 1 << 20
-"""Longest message that is waited for, characters; frames of 120 x 160 pixels take 10,000."""
 _log = logging.getLogger(__name__)
 
 
@@ -123,12 +121,12 @@ class LegacyBackend(Backend):
         """After reading: end messages that never end, forget closed connections."""
         for connection in tuple(self._connections):
             if _pending(connection) > MAX_MESSAGE:
-                self.mailbox.lose(f"a message of more than {MAX_MESSAGE} characters has no end")
+                self.mailbox.lose(ENDLESS)
                 connection.close()
             if not connection.connected:
                 self._connections.remove(connection)
                 if not self._connections:
-                    self.mailbox.lose(self._trouble or "the simulator closed the connection")
+                    self.mailbox.lose(self._trouble or CLOSED)
 
     def _close(self) -> None:
         self._loop.unwatch(self._check)

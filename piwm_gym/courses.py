@@ -275,7 +275,7 @@ def get_course(name: str) -> Course:
     """
     if name in COURSES:
         return COURSES[name]
-    kind, _, seed = name.partition("-")
+    kind, _, seed = str(name).partition("-")
     if kind == "random" and seed.isdecimal():
         return random_course(int(seed))
     raise ValueError(unknown("course", name, (*COURSES, "random-<seed>")))

@@ -6,12 +6,16 @@ how much haze lies before it, and which part of the panorama the pixels above th
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from piwm_gym.checks import check_number, check_whole
+
 FAR = 60.0
+LEAST_GROUND = 2
+"""Rows of ground that a picture must have: the size of a pixel there is a difference of rows."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,10 @@ class CameraSettings:
     blur: float = 0.0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            check_number(field.name, getattr(self, field.name))
+        check_whole("width", self.width)
+        check_whole("height", self.height)
         if not (8 <= self.width <= 1024 and 8 <= self.height <= 1024):
             size = f"{self.width} x {self.height}"
             raise ValueError(f"width and height are {size}; expected 8 to 1024 pixels")
@@ -55,11 +63,20 @@ class CameraSettings:
                 f"up is {self.up}, haze {self.haze}, pitch {self.pitch}; expected up and haze "
                 "above 0 and pitch between -90 and 90 degrees"
             )
+        if abs(self.ahead) > FAR:
+            raise ValueError(f"ahead is {self.ahead}; expected -{FAR:g} to {FAR:g} m")
         for name in ("light", "tint", "blur"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 0 to below 1")
         if not 0 <= self.noise <= 255:
             raise ValueError(f"noise is {self.noise}; expected 0 to 255")
+        ground = self.height - Rays(self).horizon
+        if ground < LEAST_GROUND:
+            raise ValueError(
+                f"pitch is {self.pitch}, up {self.up}, fov {self.fov}: {ground} of {self.height} "
+                f"rows see the ground within {FAR:g} m; expected {LEAST_GROUND} or more: look "
+                "further down, or from less high up"
+            )
 
 
 class Rays:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from piwm_gym.checks import check_whole, is_number
 from piwm_gym.courses import wrap_angle
 
 GRAVITY = 9.81
@@ -75,8 +76,9 @@ class CarSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not math.isfinite(value) or (value < 0 and field.name != "steering_bias"):
+            if not is_number(value) or (value < 0 and field.name != "steering_bias"):
                 raise ValueError(f"{field.name} is {value}; expected a finite number, 0 or more")
+        check_whole("delay", self.delay)
         for name in ("wheelbase", "servo_time", "rated_speed", "motor_time", "yaw_time"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is 0; expected more")

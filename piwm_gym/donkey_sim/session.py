@@ -1,5 +1,6 @@
 """What the simulator answers to one client; knows nothing of sockets."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from piwm_gym.donkey_sim.simulator import Simulator, encode_image
 PROTOCOL_VERSION = "2"
 STANDING = Command(brake=1.0)
 IMAGE_FORMATS = {"JPG": "JPEG", "PNG": "PNG", "TGA": "TGA"}
+_log = logging.getLogger(__name__)
 
 
 class Outlet(Protocol):
@@ -199,7 +201,10 @@ class Session:
             self.outlet.send(messages.node_message(course, int(index)))
 
     def _configure_camera(self, message: Message) -> None:
-        """Use what the client asks of the camera; 0 and what is impossible leave it as it is."""
+        """Use what the client asks of the camera; 0 leaves that as it is.
+
+        What is impossible leaves all of it as it is, with a complaint in the log.
+        """
         if self.simulator is None:
             return
         scale = messages.UNITS_PER_METRE
@@ -214,7 +219,8 @@ class Session:
         changes = {name: value for name, value in asked.items() if value is not None}
         try:
             camera = replace(self.simulator.renderer.settings, **changes)
-        except ValueError:
+        except ValueError as error:
+            _log.warning("cam_config ignored: %s", error)
             return
         if camera != self.simulator.renderer.settings:
             self.simulator.set_camera(camera)

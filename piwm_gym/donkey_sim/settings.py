@@ -1,8 +1,10 @@
 """Options of the simulator's process; also its command line."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
+from piwm_gym.checks import check_host, check_seconds, check_whole
+from piwm_gym.choices import unknown
 from piwm_gym.courses import DEFAULT_COURSE, get_course
 from piwm_gym.donkey_sim.camera import CameraSettings
 from piwm_gym.donkey_sim.car import CarSettings
@@ -41,8 +43,9 @@ class Quirks:
 
     def __post_init__(self) -> None:
         for name in ("repeat_car_loaded", "latency", "stale_frames", "fault_after"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more")
+            check_whole(name, getattr(self, name), 0)
+        if self.fault not in get_args(Fault):
+            raise ValueError(unknown("fault", self.fault, get_args(Fault)))
 
 
 @dataclass(frozen=True)
@@ -98,11 +101,19 @@ class ServerSettings:
             if getattr(self, name) not in allowed:
                 expected = ", ".join(map(repr, allowed))
                 raise ValueError(f"{name} is {getattr(self, name)!r}; expected one of {expected}")
+        parts = {"car": CarSettings, "camera": CameraSettings, "quirks": Quirks}
+        for name, kind in parts.items():
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; expected {kind.__name__}(...)"
+                )
+        check_host("host", self.host)
+        check_whole("port", self.port)
         lowest = 1 if self.role == "dial" else 0
         if not lowest <= self.port <= 65535:
             raise ValueError(f"port is {self.port}; expected {lowest} to 65535 to {self.role}")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; expected 0 or more")
+        check_whole("seed", self.seed, 0)
+        check_seconds("connect_timeout", self.connect_timeout)
         get_course(self.course)
 
 

@@ -80,7 +80,7 @@ def test_the_same_seed_gives_the_same_course():
     assert get_course("random-5").name == "random-5"
 
 
-@pytest.mark.parametrize("name", ["medow", "random-x", "random", ""])
+@pytest.mark.parametrize("name", ["medow", "random-x", "random", "", 5, None])
 def test_unknown_names(name):
     with pytest.raises(ValueError, match=r"'hills', 'random-<seed>'") as error:
         get_course(name)

@@ -100,11 +100,52 @@ def test_camera_effects_are_drawn_per_episode():
 
 
 @pytest.mark.parametrize(
-    "change", [{"width": 4}, {"fov": 5}, {"up": 0}, {"tint": 1}, {"noise": -1}]
+    "change",
+    [
+        {"width": 4},
+        {"width": 100.5},
+        {"height": True},
+        {"fov": 5},
+        {"up": 0},
+        {"up": math.nan},
+        {"ahead": 1e300},
+        {"haze": math.inf},
+        {"pitch": "15"},
+        {"tint": 1},
+        {"noise": -1},
+    ],
 )
 def test_impossible_cameras(change):
     with pytest.raises(ValueError, match=f"{next(iter(change))}.*expected"):
         CameraSettings(**change)
+
+
+@pytest.mark.parametrize("change", [{"pitch": -45}, {"pitch": -44.5}, {"up": 125e3}, {"up": 100}])
+def test_cameras_that_see_no_ground(change):
+    name, value = next(iter(change.items()))
+    with pytest.raises(ValueError, match=f"{name} {'is ' * (name == 'pitch')}{value}.*see the gro"):
+        CameraSettings(**change)
+
+
+def test_every_camera_that_is_accepted_draws():
+    sim, rng, drawn = Simulator("hall"), np.random.default_rng(0), 0
+    for _ in range(60):
+        try:
+            camera = CameraSettings(
+                *rng.integers(8, 40, 2).tolist(),
+                fov=rng.uniform(10, 150),
+                up=10 ** rng.uniform(-6, 2.4),
+                ahead=rng.uniform(-60, 60),
+                pitch=rng.choice([rng.uniform(-90, 90), 0, 45, 89.99]),
+                haze=10 ** rng.uniform(-9, 9),
+            )
+        except ValueError:
+            continue
+        sim.set_camera(camera)
+        for pose in rng.uniform(-4, 4, (3, 3)).tolist():
+            assert sim.renderer.frame(*pose).shape == (camera.height, camera.width, 3)
+        drawn += 1
+    assert drawn > 20
 
 
 def test_packed_pixels():

@@ -229,6 +229,29 @@ def test_nobody_to_dial_and_a_port_in_use(capsys):
     assert "did you mean 'hall'?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("connect-timeout", "nan"),
+        ("connect-timeout", "inf"),
+        ("connect-timeout", "-1"),
+        ("connect-timeout", "1e300"),
+        ("port", "65536"),
+        ("seed", "-1"),
+        ("car.friction", "nan"),
+        ("camera.ahead", "inf"),
+        ("camera.pitch", "-45"),
+        ("quirks.latency", "-1"),
+    ],
+)
+def test_numbers_that_are_impossible(option, value, capsys):
+    with pytest.raises(SystemExit):
+        main(["--role", "dial", f"--{option}", value])
+    name = option.rpartition(".")[2].replace("-", "_")
+    error = " ".join(capsys.readouterr().err.split())
+    assert re.search(rf"{name} is .*expected", error)
+
+
 def receive_all(client: Client, limit: int = 100 << 20) -> bytes:
     data = bytearray()
     while chunk := client.lines.read1(1 << 20):

@@ -2,6 +2,7 @@ import base64
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -249,7 +250,7 @@ def test_reset_and_set_position():
     assert bare.say("set_position", pos_x="0", pos_y="0", pos_z="0") == []
 
 
-def test_camera_configuration():
+def test_camera_configuration(caplog):
     talk = Talk()
     talk.load()
     talk.say("cam_config", img_w="80", img_h="64", img_d="1", img_enc="PNG", fov="0", offset_y="0")
@@ -262,9 +263,31 @@ def test_camera_configuration():
     assert (picture.size, picture.format, picture.mode) == ((80, 64), "TGA", "RGB")
     camera = talk.session.simulator.renderer.settings
     assert (camera.fov, camera.up, camera.pitch) == (70, 0.2, 20)
-    for bad in ({"img_w": "100000"}, {"img_w": "x"}, {"fov": "179"}, {"img_w": 40}):
-        talk.say("cam_config", **bad)
-        assert image(talk.control()).size == (80, 64)
+    for ignored in ({"img_w": "x"}, {"img_w": 40}, {"rot_x": "nan"}, {"offset_y": "1e999"}):
+        talk.say("cam_config", **ignored)
+        assert talk.session.simulator.renderer.settings == camera
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"img_w": "100000"}, "width and height are 100000 x 120"),
+        ({"img_h": "1e300"}, "expected 8 to 1024 pixels"),
+        ({"img_w": "0.5"}, "width and height are 0 x 120"),
+        ({"fov": "179"}, "fov is 179.0"),
+        ({"offset_y": "1e6"}, "up 125000.0.*: 0 of 120 rows see the ground"),
+        ({"offset_z": "1e300"}, "ahead is 1.25e[+]299"),
+        ({"rot_x": "90"}, "pitch 90.0"),
+    ],
+)
+def test_impossible_cameras_are_complained_of(asked, complaint, caplog):
+    talk = Talk()
+    talk.load()
+    talk.say("cam_config", **asked)
+    (said,) = caplog.messages
+    assert re.search(f"cam_config ignored: .*{complaint}", said)
+    assert image(talk.control()).size == (160, 120)
 
 
 def test_step_mode_switches_the_clock():
@@ -347,10 +370,29 @@ def test_speed_may_survive_a_reset():
 
 @pytest.mark.parametrize(
     "change",
-    [{"role": "both"}, {"clock": "slow"}, {"generation": 2020}, {"port": -1}, {"seed": -1}],
+    [
+        {"role": "both"},
+        {"role": ["dial"]},
+        {"clock": "slow"},
+        {"generation": 2020},
+        {"host": ""},
+        {"host": "a" * 70},
+        {"port": -1},
+        {"port": "9091"},
+        {"seed": -1},
+        {"seed": 1.5},
+        {"connect_timeout": math.nan},
+        {"connect_timeout": 0},
+        {"connect_timeout": 10**400},
+        {"car": {"delay": 1}},
+        {"camera": None},
+        {"quirks": "drop"},
+    ],
 )
 def test_impossible_settings(change):
     with pytest.raises(ValueError, match=f"{next(iter(change))} is .*; expected"):
         ServerSettings(**change)
-    with pytest.raises(ValueError, match="latency is -1; expected 0 or more"):
+    with pytest.raises(ValueError, match="latency is -1; expected a whole number, 0 or more"):
         Quirks(latency=-1)
+    with pytest.raises(ValueError, match="unknown fault 'dorp'.*did you mean 'drop'"):
+        Quirks(fault="dorp")

@@ -1,0 +1,67 @@
+"""Checks of single arguments, whatever was passed. Imports nothing of the package."""
+
+import math
+import threading
+from numbers import Integral, Real
+from typing import Any
+
+LONGEST = threading.TIMEOUT_MAX
+"""Longest time that Python can wait, s: centuries."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real, finite number; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise ValueError for what is not a finite number."""
+    if not is_number(value):
+        raise ValueError(f"{name} is {value!r}; expected a finite number")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Raise ValueError for what is not a positive, finite number."""
+    if not (is_number(value) and value > 0):
+        raise ValueError(f"{name} is {value!r}; expected a positive, finite number")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raise ValueError for what is not a positive time that can be waited for."""
+    check_positive(name, value)
+    if value > LONGEST:
+        raise ValueError(f"{name} is {value!r}; expected at most {LONGEST:.0f} s")
+
+
+def check_whole(name: str, value: Any, lowest: int | None = None) -> None:
+    """Raise ValueError for what is not a whole number, or too small."""
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or (lowest is not None and int(value) < lowest):
+        range_ = "" if lowest is None else f", {lowest} or more"
+        raise ValueError(f"{name} is {value!r}; expected a whole number{range_}")
+
+
+def check_host(name: str, value: Any) -> None:
+    """Raise ValueError for what cannot be the name or address of a machine."""
+    try:
+        fits = isinstance(value, str) and value.isprintable() and bool(value.encode("idna"))
+    except UnicodeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} is {value!r}; expected the name or address of a machine")
+
+
+__all__ = [
+    "LONGEST",
+    "check_host",
+    "check_number",
+    "check_positive",
+    "check_seconds",
+    "check_whole",
+    "is_number",
+]

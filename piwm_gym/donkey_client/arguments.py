@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from piwm_gym.choices import unknown
-from piwm_gym.donkey_client.backend import Peer, Role
-from piwm_gym.donkey_client.connection import LOOPBACK
+from piwm_gym.donkey_client.backend import LOOPBACK, Peer, Role
 
 DEFAULT_PORT = 9091
 """Where Donkey Car simulators listen."""

@@ -5,10 +5,11 @@ The generation on PyPI (1.0.13) listens, and the simulators of its time dial in.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from ipaddress import ip_address
 from typing import ClassVar, Literal
 
 from piwm_gym.donkey_client.errors import DonkeyError
@@ -22,6 +23,7 @@ INSTALL = (
     "pip install 'piwm-gym[donkey]' (or the newer client: "
     "pip install git+https://github.com/tawnkramer/gym-donkeycar)"
 )
+LOOPBACK = "127.0.0.1"
 MAX_MESSAGE = 1 << 20
 """Longest message that is waited for, characters; frames of 120 x 160 pixels take 10,000."""
 CLOSED = "the simulator closed the connection"
@@ -48,17 +50,32 @@ class Peer:
         return f"a simulator that dials {self.host}:{self.port}, where this side listens"
 
     @property
+    def other(self) -> "Peer":
+        """The same address with the other role."""
+        return replace(self, role="dial" if self.role == "listen" else "listen")
+
+    @property
     def advice(self) -> str:
-        """What to start."""
+        """What to start, or which role to use."""
         if self.role == "listen":
+            host = LOOPBACK if is_loopback(self.host) else "0.0.0.0"
             return (
-                f"start the Donkey Car simulator (donkey_sim --host 0.0.0.0 --port {self.port}) "
-                "and wait until it shows its menu"
+                f"start the Donkey Car simulator (donkey_sim --host {host} --port {self.port}) "
+                f"and wait until it shows its menu, or use role='dial' for {self.other}, as builds "
+                "of 2018 and 2019 do"
             )
         return (
             f"start a simulator of 2018 or 2019 with {self.host}:{self.port} as its server, or "
-            "use role='listen' for builds since 2020"
+            f"use role='listen' for {self.other}, as builds since 2020 do"
         )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine under a name that no other machine can use."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Backend(ABC):
@@ -135,6 +152,7 @@ __all__ = [
     "CLOSED",
     "ENDLESS",
     "INSTALL",
+    "LOOPBACK",
     "MAX_MESSAGE",
     "Backend",
     "Peer",

@@ -5,12 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from piwm_gym.donkey_client.backend import Backend, Peer, choose_backend, connect
+from piwm_gym.donkey_client.backend import LOOPBACK, Backend, Peer, choose_backend, connect
 from piwm_gym.donkey_client.errors import DonkeyConnectionError, DonkeyError
 from piwm_gym.donkey_client.mailbox import Mailbox
 from piwm_gym.donkey_client.session import Session, Timeouts
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass

@@ -8,7 +8,7 @@ import logging
 import socket
 from typing import Any
 
-from piwm_gym.donkey_client.backend import CLOSED, ENDLESS, MAX_MESSAGE, Backend, Peer
+from piwm_gym.donkey_client.backend import CLOSED, ENDLESS, LOOPBACK, MAX_MESSAGE, Backend, Peer
 from piwm_gym.donkey_client.errors import DonkeyConnectionError
 from piwm_gym.donkey_client.loop import shared_loop
 from piwm_gym.donkey_client.mailbox import Mailbox
@@ -55,7 +55,7 @@ class LegacyBackend(Backend):
         self._relay: Relay | None = None
         self._open = True
         self._loop = shared_loop()
-        address = (peer.host, peer.port) if peer.role == "dial" else ("127.0.0.1", 0)
+        address = (peer.host, peer.port) if peer.role == "dial" else (LOOPBACK, 0)
         self._server = self._loop.call(lambda: self._listen(address))
         host, port = self._server.address[:2]
         if peer.role == "dial":
@@ -65,7 +65,7 @@ class LegacyBackend(Backend):
             self._relay = Relay((peer.host, peer.port), (host, port), timeout)
         except DonkeyConnectionError as error:
             self.close()
-            raise DonkeyConnectionError(f"{error}; {peer.advice}") from error
+            raise DonkeyConnectionError(f"{error}; expected {peer}: {peer.advice}") from error
 
     def send(self, message: Message) -> None:
         """Send a message at once."""
@@ -103,10 +103,11 @@ class LegacyBackend(Backend):
             server.__init__(address, _Handler(self))
         except OSError as error:
             server.close()
-            host, port = address
+            peer = Peer("dial", *address)
             raise DonkeyConnectionError(
-                f"cannot listen on {host}:{port} for a simulator to dial in ({error}); expected "
-                "a free port of this machine: end what uses it or choose another one"
+                f"cannot listen on {peer.host}:{peer.port} for {peer} ({error}); expected a free "
+                "port of this machine: end what uses it or choose another one, or use "
+                f"role='listen' if it is {peer.other}, as builds since 2020 do"
             ) from error
         server.log_info = self._note
         self._loop.adopt(server)

@@ -17,7 +17,7 @@ from piwm_gym.donkey_client.backend import CLOSED, ENDLESS, MAX_MESSAGE, Backend
 from piwm_gym.donkey_client.errors import DonkeyConnectionError
 from piwm_gym.donkey_client.mailbox import Mailbox
 from piwm_gym.donkey_client.messages import Message
-from piwm_gym.donkey_client.relay import RETRY
+from piwm_gym.donkey_client.relay import RETRY, nobody
 
 MESSAGE_END = b"}\n"
 """What the package's parser takes for it."""
@@ -149,10 +149,8 @@ class ModernBackend(Backend):
             )
         attempt = _Attempt(peer, mailbox, timeout)
         if attempt.client is None:
-            raise DonkeyConnectionError(
-                f"nobody accepted a connection on {peer.host}:{peer.port} within {timeout:g} s "
-                f"({attempt.error or 'no answer'}); {peer.advice}"
-            )
+            why = nobody((peer.host, peer.port), timeout, attempt.error or "no answer")
+            raise DonkeyConnectionError(f"{why}; expected {peer}: {peer.advice}")
         self._client: Any = attempt.client
         mailbox.connect()
 

@@ -38,6 +38,13 @@ def dial(address: Address, timeout: float) -> socket.socket:
             return connection
 
 
+def nobody(address: Address, timeout: float, reason: object) -> str:
+    """Text of the error for an address where nobody listens."""
+    return (
+        f"nobody accepted a connection on {address[0]}:{address[1]} within {timeout:g} s ({reason})"
+    )
+
+
 class Relay:
     """Dials both sides and copies bytes both ways until one of them closes.
 
@@ -58,10 +65,7 @@ class Relay:
         except OSError as error:
             for connection in opened:
                 connection.close()
-            raise DonkeyConnectionError(
-                f"nobody accepted a connection on {address[0]}:{address[1]} within {timeout:g} s "
-                f"({error})"
-            ) from error
+            raise DonkeyConnectionError(nobody(address, timeout, error)) from error
         self._ends = (opened[0], opened[1])
         self._thread = threading.Thread(target=self._pump, name="donkey-relay", daemon=True)
         self._thread.start()
@@ -90,4 +94,4 @@ class Relay:
                 end.close()
 
 
-__all__ = ["Relay", "dial"]
+__all__ = ["Relay", "dial", "nobody"]

@@ -68,7 +68,8 @@ def _listen(settings: ServerSettings) -> socket.socket:
         listener.close()
         raise ConnectionError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; end "
-            "the process that uses the port, or choose another (0 takes a free one)"
+            "the process that uses the port, or choose another (0 takes a free one), or use "
+            "--role dial if it is a client that listens there"
         ) from error
     return listener
 

@@ -18,6 +18,7 @@ from piwm_gym.donkey_client import (
     DonkeyTimeoutError,
     Timeouts,
 )
+from piwm_gym.donkey_client.backend import Peer
 from tests.donkey.fake_simulator import FakeSimulator, jpeg
 
 pytest.importorskip("gym_donkeycar.core.tcp_server", reason="the newer package is installed")
@@ -41,7 +42,12 @@ def free_port() -> int:
 def test_nobody_listens() -> None:
     port = free_port()
     env = DonkeyEnv(port=port, timeouts=BRIEF)
-    expected = rf"nobody accepted a connection on 127.0.0.1:{port} within 0.4 s .*start the Donkey"
+    place = f"127.0.0.1:{port}"
+    expected = (
+        rf"nobody accepted a connection on {place} within 0.4 s .*; expected a simulator that "
+        rf"listens on {place}: start the Donkey .*--host 127.0.0.1 --port {port}.* or use "
+        rf"role='dial' for a simulator that dials {place}"
+    )
     with pytest.raises(DonkeyConnectionError, match=expected):
         env.reset()
 
@@ -51,7 +57,8 @@ def test_nobody_dials_in() -> None:
     env = DonkeyEnv(port=port, role="dial", timeouts=BRIEF)
     expected = (
         rf"waited 0.4 s for its connection from a simulator that dials 127.0.0.1:{port}.*"
-        "nobody has connected; start a simulator of 2018 or 2019"
+        "nobody has connected; start a simulator of 2018 or 2019.*, or use role='listen' for a "
+        f"simulator that listens on 127.0.0.1:{port}"
     )
     with pytest.raises(DonkeyTimeoutError, match=expected):
         env.reset()
@@ -63,8 +70,26 @@ def test_the_port_is_in_use() -> None:
     with listener() as server:
         port = server.getsockname()[1]
         env = DonkeyEnv(port=port, role="dial", timeouts=BRIEF)
-        with pytest.raises(DonkeyConnectionError, match=f"cannot listen on 127.0.0.1:{port}.*use"):
+        expected = (
+            f"cannot listen on 127.0.0.1:{port} for a simulator that dials.*choose another one, or "
+            f"use role='listen' if it is a simulator that listens on 127.0.0.1:{port}"
+        )
+        with pytest.raises(DonkeyConnectionError, match=expected):
             env.reset()
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "127.0.0.1"),
+        ("::1", "127.0.0.1"),
+        ("192.168.0.7", "0.0.0.0"),
+        ("garage.local", "0.0.0.0"),
+    ],
+)
+def test_other_machines_are_let_in_only_where_they_have_to_be(host: str, told: str) -> None:
+    assert f"--host {told} --port 9091" in Peer("listen", host, 9091).advice
 
 
 def test_a_simulator_that_says_nothing() -> None:

@@ -62,7 +62,8 @@ def test_drives(fault: dict[str, Any]) -> None:
 @pytest.mark.usefixtures("newer")
 def test_faults() -> None:
     port = free_port()
-    with pytest.raises(DonkeyConnectionError, match=rf"127.0.0.1:{port} within 0.4 s .*start"):
+    expected = rf"127.0.0.1:{port} within 0.4 s .*start.*, or use role='dial' for"
+    with pytest.raises(DonkeyConnectionError, match=expected):
         DonkeyEnv(port=port, timeouts=BRIEF).reset()
     with pytest.raises(DonkeyConnectionError, match="expected 'listen'"):
         DonkeyEnv(port=port, role="dial", timeouts=BRIEF).reset()

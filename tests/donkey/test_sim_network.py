@@ -219,7 +219,9 @@ def test_nobody_to_dial_and_a_port_in_use(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["--port", str(port), "--course", "hall"]) == 1
-        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+        error = capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1:{port}" in error
+    assert "or use --role dial if it is a client that listens there" in error
     arguments = ["--role", "dial", "--port", str(port), "--connect-timeout", "0.3"]
     assert main([*arguments, "--course", "hall"]) == 1
     error = capsys.readouterr().err

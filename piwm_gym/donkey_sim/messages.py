@@ -105,7 +105,7 @@ def read_position(message: Message, heading: float) -> tuple[float, float, float
         heading: rad, kept if the message has no rotation.
 
     Returns:
-        x and y in m, heading in rad; None if the message does not say where.
+        x and y in m, heading in rad; None if the message does not say where, or in what direction.
     """
     x, y = number(message, "pos_x"), number(message, "pos_z")
     if x is None or y is None:
@@ -116,6 +116,8 @@ def read_position(message: Message, heading: float) -> tuple[float, float, float
         forward_x = 2 * (qx * qz + qw * qy)
         forward_z = 1 - 2 * (qx * qx + qy * qy)
         heading = math.atan2(forward_z, forward_x)
+    if math.isnan(heading):  # of a rotation whose squares no number holds
+        return None
     return x / UNITS_PER_METRE, y / UNITS_PER_METRE, float(wrap_angle(heading))
 
 

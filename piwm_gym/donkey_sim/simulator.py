@@ -144,7 +144,7 @@ class Simulator:
         Raises:
             ValueError: A command is not a number.
         """
-        if not math.isfinite(steering + throttle + brake):
+        if not all(map(math.isfinite, (steering, throttle, brake))):
             raise ValueError(
                 f"steering is {steering}, throttle {throttle}, brake {brake}; expected numbers"
             )

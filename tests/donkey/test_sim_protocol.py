@@ -290,6 +290,51 @@ def test_impossible_cameras_are_complained_of(asked, complaint, caplog):
     assert image(talk.control()).size == (160, 120)
 
 
+FIELDS = {
+    "control": ("steering", "throttle", "brake"),
+    "set_position": ("pos_x", "pos_y", "pos_z", "Qx", "Qy", "Qz", "Qw"),
+    "node_position": ("index", "n"),
+    "cam_config": ("img_w", "img_h", "img_d", "img_enc", "fov", "offset_y", "offset_z", "rot_x"),
+    "set_random_seed": ("seed",),
+    "step_mode": ("step_mode", "time_step"),
+    "load_scene": ("scene_name",),
+}
+ODD = (
+    "0",
+    "-1",
+    "1e-300",
+    "1e200",
+    "-1e200",
+    "1e308",
+    "1e999",
+    "nan",
+    "1_0",
+    "",
+    "\ud800",
+    7,
+    None,
+)
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_no_message_ends_the_simulator(kind):
+    talk, rng = Talk(), np.random.default_rng(0)
+    talk.load()
+    same = [dict.fromkeys(FIELDS[kind], value) for value in (*ODD, ["a"], {})]
+    mixed = [
+        {name: ODD[rng.integers(len(ODD))] for name in FIELDS[kind] if rng.random() < 0.8}
+        for _ in range(60)
+    ]
+    huge = [{"pos_x": "1e308", "pos_z": "1e308", "Qx": "1e200", "Qz": "-1e200"}]
+    huge[0] |= {"Qy": "1e200", "Qw": "1e200"}
+    for fields in same + mixed + huge:
+        talk.say(kind, **fields)
+        talk.say("reset_car")  # a seed takes effect here
+    assert talk.session.simulator is not None
+    talk.session.lockstep = True
+    encode(talk.control())
+
+
 def test_step_mode_switches_the_clock():
     talk = Talk(clock="realtime")
     assert kinds(talk.load()) == ["car_loaded"]

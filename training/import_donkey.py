@@ -12,6 +12,7 @@ The same command again changes nothing; after an interruption, it goes through.
 
 import hashlib
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def _fingerprint(folder: Path) -> str:
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode())
         if path.suffix in {".json", ".catalog"}:
-            digest.update(path.read_bytes())
+            with suppress(OSError):  # what cannot be read gives no records either
+                digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -1,6 +1,7 @@
 import gzip
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -163,14 +164,130 @@ def test_junk_costs_records_not_the_import(tmp_path):
         "picture cannot be decoded": 1,
         "picture is not 160 x 120 pixels": 1,
         "cut-off or malformed JSON": 3,
-        "no steering or throttle": 1,
-        "no timestamp": 1,
+        "no usable steering or throttle": 1,
+        "no usable timestamp": 1,
         "same index as an earlier record": 1,
     }
     assert report.read == 42 == len(records) + sum(report.dropped.values())
     assert report.notes["commands beyond -1 to 1, clipped"] == 1
     assert report.notes["files of other systems (._*), skipped"] == 2
     assert records.actions.max() == 1.0
+
+
+ABSURD = (10**400, -(10**400), 1e308, -1e308, math.inf, math.nan, "12", "", None, True, [1], {})
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("_timestamp_ms", "no usable timestamp"),
+        ("user/angle", "no usable steering or throttle"),
+        ("user/throttle", "no usable steering or throttle"),
+        ("pos/pos_x", "no pose, though most records have one"),
+        ("pos/speed", None),
+        ("pilot/angle", None),
+        ("user/mode", None),
+        ("_session_id", None),
+        ("_index", None),
+    ],
+)
+def test_an_absurd_value_costs_a_record_at_most(tmp_path, key, reason):
+    tub = write_v2(tmp_path / "tub", 36)
+    path = tub / "catalog_0.catalog"
+    lines = path.read_text().splitlines()
+    for i, value in enumerate(ABSURD, start=12):
+        lines[i] = json.dumps(json.loads(lines[i]) | {key: value})
+    path.write_text("\n".join(lines))
+    report = Report()
+    import_tub(tub, tmp_path / "out", report, steps=5)
+    lost = {why: n for why, n in report.dropped.items() if not why.startswith("drive too short")}
+    assert lost == ({} if reason is None else {reason: len(ABSURD)})
+    assert len(load_dataset(tmp_path / "out").actions) >= 4
+
+
+def test_a_timestamp_before_all_time_costs_its_record(tmp_path):
+    tub = write_v1(tmp_path / "tub", 4)
+    (tub / "record_2.json").write_text(json.dumps(record(2, milliseconds=-100)))
+    report = Report()
+    assert len(read_tub(tub, NATIVE, report)) == 3
+    assert report.dropped == {"no usable timestamp": 1}
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def dangling(path: Path) -> None:
+    path.symlink_to(path.with_name("nowhere"))
+
+
+def circular(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def binary(path: Path) -> None:
+    path.write_bytes(bytes(range(128, 256)))
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+UNREADABLE = (folder, dangling, circular, pipe)
+MAKERS = (*UNREADABLE, binary, empty)
+posix = pytest.mark.skipif(os.name != "posix", reason="makes links and pipes")
+
+
+@posix
+def test_records_and_pictures_that_are_no_files_cost_a_record_each(tmp_path):
+    tub = write_v1(tmp_path / "tub", 30)
+    for i, make in enumerate(MAKERS, start=10):
+        for name in (f"record_{i}.json", f"{i + 8}_cam-image_array_.jpg"):
+            (tub / name).unlink()
+            make(tub / name)
+    report = Report()
+    import_tub(tub, tmp_path / "out", report, steps=5)
+    assert report.dropped["file cannot be read"] == len(UNREADABLE)
+    assert report.dropped["cut-off or malformed JSON"] == 2
+    pictures = (report.dropped[f"picture {what}"] for what in ("is missing", "cannot be decoded"))
+    assert sum(pictures) == len(MAKERS)
+    assert report.read == 30
+    assert len(load_dataset(tmp_path / "out").actions) == 2
+
+
+@posix
+def test_catalogs_that_are_no_files_cost_their_own_records(tmp_path):
+    tub = write_v2(tmp_path / "tub", 12)
+    for i, make in enumerate(MAKERS, start=1):
+        make(tub / f"catalog_{i}.catalog")
+    report = Report()
+    import_tub(tub, tmp_path / "out", report, steps=5)
+    note = "catalogs that cannot be read, so their records are not known"
+    assert report.notes[note] == len(UNREADABLE)
+    assert report.dropped == {"cut-off or malformed JSON": 1}
+    assert len(load_dataset(tmp_path / "out").actions) == 2
+
+
+@posix
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_manifest_that_is_no_file_deletes_nothing(tmp_path, make):
+    tub = write_v2(tmp_path / "tub", 3)
+    (tub / "manifest.json").unlink()
+    make(tub / "manifest.json")
+    assert len(read_tub(tub, NATIVE, Report())) == 3
+
+
+@pytest.mark.parametrize("last", ['{"deleted_indexes": [1e999, NaN]}', "5", "{}", "[" * 9**5])
+def test_a_damaged_manifest_deletes_nothing(tmp_path, last):
+    tub = write_v2(tmp_path / "tub", 3)
+    (tub / "manifest.json").write_text("[]\n" * 4 + last)
+    report = Report()
+    assert len(read_tub(tub, NATIVE, report)) == 3
+    assert "manifest unreadable, so no record is known to be deleted" in report.notes
 
 
 def test_a_picture_outside_the_tub_is_not_opened(tmp_path):
@@ -310,6 +427,8 @@ def test_telemetry_rows_axes_and_junk(tmp_path):
     path = tmp_path / "drive.csv.gz"
     junk = "1;5;2020-10-22T18:21:01;None;0.2;0.5;0;0;-1;0;0;0\n1;6;yesterday;0\n"
     junk += "1;7;2020-10-22T18:21:01;nan;0.2;0.5;0;0;-1;0;0;0\n"
+    junk += "1;8;2020-10-22T18:21:01;0;0.2;0.5;0;0;-1;1e308;0;0\n"
+    junk += "1e300;9;2020-10-22T18:21:01;0;0.2;0.5;0;0;-1;0;0;0\n"
     path.write_bytes(
         gzip.compress((HEADER + "".join(map(row, range(9))) + row(9, 3.0) + junk).encode())
     )
@@ -322,10 +441,10 @@ def test_telemetry_rows_axes_and_junk(tmp_path):
     assert records.actions.max() == 1.0
     heading, _ = course(records.times, records.positions)
     np.testing.assert_allclose(heading, np.pi / 2)
-    assert report.read == 13
+    assert report.read == 15
     assert report.dropped == {
         "row with a missing or malformed number": 2,
-        "row with a number that is not finite": 1,
+        "row with a number that is not finite, or absurd": 3,
     }
 
 

@@ -12,6 +12,9 @@ MAX_SPEED = 6.0
 SLACK = 0.2
 """m that a record may lie beyond what its speed allows before the car counts as moved by hand."""
 
+LARGEST = 1e15
+"""Magnitude beyond which a number is damage: in ms, 31,000 years."""
+
 
 @dataclass
 class Report:
@@ -145,4 +148,4 @@ def drives(records: Records, max_gap: float, report: Report) -> list[Records]:
     return [records.select(part) for part in parts]
 
 
-__all__ = ["Records", "Report", "drives", "drop_repeats"]
+__all__ = ["LARGEST", "Records", "Report", "drives", "drop_repeats"]

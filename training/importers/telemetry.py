@@ -16,7 +16,7 @@ from typing import TextIO
 
 import numpy as np
 
-from training.importers.records import Records, Report
+from training.importers.records import LARGEST, Records, Report
 from training.shards import replace_file
 
 COLUMNS = ("Episode", "Time", "Steering", "Throttle", "SpeedX", "SpeedZ", "PosX", "PosZ")
@@ -104,13 +104,13 @@ def _rows(path: Path, file: TextIO, report: Report) -> Iterator[tuple[float, ...
         try:
             moment = _seconds(row["Time"])
             values = tuple(moment if name == "Time" else float(row[name]) for name in COLUMNS)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             report.drop("row with a missing or malformed number")
             continue
-        if np.isfinite(values).all():
+        if all(abs(value) <= LARGEST for value in values):  # False for NaN
             yield values
         else:
-            report.drop("row with a number that is not finite")
+            report.drop("row with a number that is not finite, or absurd")
 
 
 def _seconds(text: str) -> float:

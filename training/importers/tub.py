@@ -2,8 +2,9 @@
 
 Version 1 holds one ``record_N.json`` per record and the pictures beside them, version 2
 ``catalog_K.catalog`` files with a JSON object per line and the pictures in ``images/``. Both use
-the same keys. A tub is read as it is found on disks of cars: cut-off lines, pictures that were
-deleted or half written and the ``._*`` files of other systems cost a record each, not the import.
+the same keys. A tub is read as it is found on disks of cars: cut-off lines, absurd numbers, files
+that cannot be read, pictures that were deleted or half written and the ``._*`` files of other
+systems cost a record each, not the import.
 Nothing in a tub is ever executed or unpickled.
 """
 
@@ -11,6 +12,7 @@ import hashlib
 import json
 import math
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from training.importers.records import Records, Report
+from training.importers.records import LARGEST, Records, Report
 
 IMAGE = "cam/image_array"
 POSITION = ("pos/pos_x", "pos/pos_z")
@@ -54,7 +56,7 @@ def read_tub(
         report.notes["files of other systems (._*), skipped"] += junk
     version_1 = tub_version(path) == 1
     images = path if version_1 else path / "images"
-    contents = _version_1(path) if version_1 else _version_2(path, report)
+    contents = _version_1(path, report) if version_1 else _version_2(path, report)
     records: list[_Record] = []
     for content in contents:
         report.read += 1
@@ -84,15 +86,21 @@ class _Record:
     driver: str
 
 
-def _version_1(path: Path) -> Iterator[object]:
-    """Contents of the records, by number; None for one that is not JSON."""
+def _version_1(path: Path, report: Report) -> Iterator[object]:
+    """Contents of the records that can be read, by number; None for one that is not JSON."""
     numbered = [
         (int(match[1]), file)
         for file in path.glob("record_*.json")
         if (match := re.fullmatch(r"record_(\d+)\.json", file.name))
     ]
     for _, file in sorted(numbered):
-        yield _parse(file.read_bytes())
+        try:
+            text = _read_file(file)
+        except OSError:
+            report.read += 1
+            report.drop("file cannot be read")
+        else:
+            yield _parse(text)
 
 
 def _version_2(path: Path, report: Report) -> Iterator[object]:
@@ -104,26 +112,46 @@ def _version_2(path: Path, report: Report) -> Iterator[object]:
     ]
     skip = _deleted(path, report)
     for _, file in sorted(numbered):
-        with file.open("rb") as lines:
-            for line in lines:
-                content = _parse(line)
-                index = content.get("_index") if isinstance(content, dict) else None
-                if isinstance(index, int):
-                    if index in skip:
-                        report.read += 1
-                        report.drop(skip[index])
-                        continue
-                    skip[index] = "same index as an earlier record"
-                yield content
+        for line in _lines(file, report):
+            content = _parse(line)
+            index = content.get("_index") if isinstance(content, dict) else None
+            if type(index) is int:  # True is none
+                if index in skip:
+                    report.read += 1
+                    report.drop(skip[index])
+                    continue
+                skip[index] = "same index as an earlier record"
+            yield content
+
+
+def _lines(file: Path, report: Report) -> list[bytes]:
+    """Lines of a catalog; none of one that cannot be read."""
+    try:
+        return _read_file(file).splitlines()
+    except OSError:
+        report.notes["catalogs that cannot be read, so their records are not known"] += 1
+        return []
+
+
+def _read_file(path: Path) -> bytes:
+    """Bytes of a file.
+
+    Raises:
+        OSError: It is missing or cannot be read, or it is a folder, or a pipe, whose reader would
+            wait for ever.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(f"{path} is not a file")
+    return path.read_bytes()
 
 
 def _deleted(path: Path, report: Report) -> dict[int, str]:
     """Indices of records that their owner deleted, and why they are dropped."""
     try:
-        last = (path / "manifest.json").read_bytes().splitlines()[4]
+        last = _read_file(path / "manifest.json").splitlines()[4]
         indices = json.loads(last)["deleted_indexes"]
         return {int(i): "deleted by its owner" for i in indices}
-    except (OSError, IndexError, KeyError, TypeError, ValueError, RecursionError):
+    except (OSError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
         report.notes["manifest unreadable, so no record is known to be deleted"] += 1
         return {}
 
@@ -140,11 +168,11 @@ def _record(content: object, images: Path, native: tuple[int, int]) -> _Record |
     if not isinstance(content, dict):
         return "cut-off or malformed JSON"
     milliseconds = _number(content, "_timestamp_ms", _number(content, "milliseconds"))
-    if math.isnan(milliseconds):
-        return "no timestamp"
+    if not milliseconds >= 0:  # or NaN
+        return "no usable timestamp"
     driver, steering, throttle = _command(content)
     if math.isnan(steering) or math.isnan(throttle):
-        return "no steering or throttle"
+        return "no usable steering or throttle"
     name = content.get(IMAGE)
     if not isinstance(name, str):
         return "no picture named"
@@ -167,10 +195,11 @@ def _record(content: object, images: Path, native: tuple[int, int]) -> _Record |
 
 
 def _number(content: dict[str, Any], key: str, default: float = math.nan) -> float:
+    """A number that is there and not absurd, or else the default."""
     value = content.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return default
-    return float(value) if math.isfinite(value) else default
+    return float(value) if abs(value) <= LARGEST else default  # False for NaN
 
 
 def _command(content: dict[str, Any]) -> tuple[str, float, float]:
@@ -195,7 +224,7 @@ def _acts(value: float) -> bool:
 def _check_picture(path: Path, native: tuple[int, int]) -> bytes | str:
     """Digest of a picture that decodes, or why it cannot be used."""
     try:
-        content = path.read_bytes()
+        content = _read_file(path)
         with Image.open(BytesIO(content)) as image:
             if (image.height, image.width) != native:
                 return f"picture is not {native[1]} x {native[0]} pixels"

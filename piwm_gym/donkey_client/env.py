@@ -7,10 +7,12 @@ from typing import Any, Literal, get_args
 import gymnasium as gym
 import numpy as np
 
+from piwm_gym.checks import check_positive
 from piwm_gym.donkey_client import messages
 from piwm_gym.donkey_client.arguments import (
     check_choice,
-    check_positive,
+    check_kind,
+    check_text,
     launch_options,
     read_peer,
 )
@@ -80,7 +82,7 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         render_mode: None or ``"rgb_array"``, the frame.
 
     Raises:
-        ValueError: An argument is not one of its choices or not positive.
+        ValueError: An argument is not one of its choices, not positive, or not of its kind.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
@@ -110,6 +112,12 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         check_choice("render_mode", render_mode, (None, "rgb_array"))
         check_positive("max_cte", max_cte)
         check_positive("units_per_metre", units_per_metre)
+        check_kind("end_on_hit", end_on_hit, bool, "True or False")
+        check_kind("car_name", car_name, str, "a text")
+        check_text("scene", scene)
+        check_text("course", course)
+        timeouts = Timeouts() if timeouts is None else timeouts
+        check_kind("timeouts", timeouts, Timeouts, "Timeouts(connect=..., load=..., ...)")
         self.observation_space = gym.spaces.Box(0, 255, (*FRAME_SIZE, 3), np.uint8)
         self.action_space = gym.spaces.Box(
             np.array([-1, 0], np.float32), np.array([1, 1], np.float32)
@@ -117,7 +125,7 @@ class DonkeyEnv(gym.Env[np.ndarray, np.ndarray]):
         self.render_mode = render_mode
         self.max_cte, self.end_on_hit, self.missing = max_cte, end_on_hit, missing
         self.units = Units(units_per_metre, positions)
-        self.timeouts = timeouts or Timeouts()
+        self.timeouts = timeouts
         self._peer = read_peer(host, port, role)
         self._launch = launch_options(self._peer, course, seed, simulator)
         self.course = course

@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from piwm_gym.checks import check_seconds
 from piwm_gym.donkey_client import messages
 from piwm_gym.donkey_client.backend import Backend
 from piwm_gym.donkey_client.errors import DonkeyConnectionError, DonkeyError, DonkeyTimeoutError
@@ -31,6 +32,10 @@ class Timeouts:
     load: float = 30.0
     frame: float = 5.0
     reset: float = 15.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_seconds(field.name, getattr(self, field.name))
 
 
 class Session:

@@ -12,10 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import piwm_gym
+from piwm_gym.checks import check_seconds
 from piwm_gym.choices import unknown
 from piwm_gym.donkey_sim.settings import ServerSettings
 
 GRACE = 2.0
+FIELDS = tuple(field.name for field in fields(ServerSettings))
+OPTIONS = (*FIELDS, "settings", "timeout")
+"""What :func:`launch` takes."""
 
 
 class SimulatorProcess:
@@ -115,10 +119,12 @@ def launch(
         RuntimeError: It ended at once, for instance because its port is in use.
         TimeoutError: It did not start in time.
     """
-    names = [field.name for field in fields(ServerSettings)]
     for name in changes:
-        if name not in names:
-            raise ValueError(unknown("option", name, names))
+        if name not in FIELDS:
+            raise ValueError(unknown("option", name, FIELDS))
+    check_seconds("timeout", timeout)
+    if not isinstance(settings, ServerSettings | None):
+        raise ValueError(f"settings is {settings!r}; expected ServerSettings(...)")
     if settings is None:
         settings = ServerSettings(port=0)
         if changes.get("role") == "dial" and "port" not in changes:

@@ -342,11 +342,51 @@ assert "gym" not in sys.modules
         ({"missing": "skip"}, "unknown missing 'skip'"),
         ({"render_mode": "human"}, "unknown render_mode 'human'"),
         ({"port": 9091, "seed": 1}, "seed given together with host or port"),
+        ({"port": True}, "port is True"),
+        ({"host": 5}, "host is 5; expected the name or address of a machine"),
+        ({"host": ""}, "host is ''; expected"),
+        ({"host": b"127.0.0.1"}, "host is b'127.0.0.1'; expected"),
+        ({"host": "a b\n"}, r"host is 'a b\\n'; expected"),
+        ({"host": "x" * 70}, "host is 'xxx.*expected the name"),
+        ({"role": ["dial"]}, "unknown role"),
+        ({"seed": "a"}, "seed is 'a'; expected a whole number, 0 or more"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2.5}, "seed is 2.5"),
+        ({"seed": True}, "seed is True"),
+        ({"scene": 5}, "scene is 5; expected a name"),
+        ({"course": ["hall"]}, "course is .*; expected a name"),
+        ({"car_name": None}, "car_name is None; expected a text"),
+        ({"end_on_hit": "no"}, "end_on_hit is 'no'; expected True or False"),
+        ({"max_cte": True}, "max_cte is True"),
+        ({"max_cte": "1"}, "max_cte is '1'"),
+        ({"units_per_metre": 10**400}, "units_per_metre is 1000"),
+        ({"units_per_metre": None}, "units_per_metre is None"),
+        ({"timeouts": {"connect": 1}}, r"timeouts is {'connect': 1}; expected Timeouts\(connect="),
+        ({"timeouts": 5}, "timeouts is 5"),
+        ({"timeouts": 0}, "timeouts is 0"),
+        ({"simulator": 5}, "simulator is 5; expected a dict of options"),
+        ({"simulator": [1]}, r"simulator is \[1\]"),
+        (
+            {"simulator": {"role": "listen"}},
+            "option 'role'; expected role= as an argument of its own",
+        ),
+        ({"simulator": {"host": "here"}}, "expected host= .* of a simulator that runs already"),
+        ({"simulator": {"port": 5}}, "option 'port'"),
+        ({"simulator": {"course": "hall"}}, "expected course= as an argument of its own, and in"),
+        ({"simulator": {"clok": 1}}, "unknown option of simulator 'clok'.*did you mean 'clock'"),
+        ({"simulator": {5: 1}}, "unknown option of simulator 5"),
     ],
 )
 def test_arguments_that_are_wrong(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DonkeyEnv(**arguments)
+
+
+@pytest.mark.parametrize("name", ["connect", "load", "frame", "reset"])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), float("inf"), "5", None, True, 1e300])
+def test_timeouts_that_are_no_times(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .*; expected"):
+        Timeouts(**{name: value})
 
 
 def test_calls_that_are_wrong() -> None:

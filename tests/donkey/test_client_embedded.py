@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,8 +181,25 @@ def test_killed_in_the_middle_of_an_episode_and_started_again() -> None:
 def test_options_of_the_simulator_are_checked() -> None:
     with pytest.raises(ValueError, match="did you mean 'meadow'"):
         DonkeyEnv(course="medow").reset()
-    with pytest.raises(ValueError, match="unknown option 'sed'"):
-        DonkeyEnv(simulator={"sed": 1}).reset()
+    with pytest.raises(ValueError, match="unknown option of simulator 'sed'"):
+        DonkeyEnv(simulator={"sed": 1})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("clock", 5),
+        ("seed", "a"),
+        ("quirks", {"fault": "drop"}),
+        ("camera", 5),
+        ("connect_timeout", None),
+        ("timeout", "soon"),
+        ("settings", 5),
+    ],
+)
+def test_values_of_the_simulators_options_are_checked(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{option} is {re.escape(repr(value))}; expected"):
+        DonkeyEnv(simulator={option: value}).reset()
 
 
 SCRIPT = """

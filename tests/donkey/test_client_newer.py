@@ -113,8 +113,8 @@ def test_messages_that_are_wrong(garbage: bytes, message: str) -> None:
 
 @pytest.mark.usefixtures("newer")
 def test_the_embedded_simulator_exits() -> None:
-    simulator = {"course": "hall", "quirks": Quirks(fault="exit", fault_after=8)}
-    env = DonkeyEnv(simulator=simulator, timeouts=PATIENT)
+    quirks = Quirks(fault="exit", fault_after=8)
+    env = DonkeyEnv(course="hall", simulator={"quirks": quirks}, timeouts=PATIENT)
     env.reset()
 
     def drive() -> None:

@@ -89,6 +89,7 @@ class LegacyBackend(Backend):
         self._loop.adopt(connection)
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.log_info = self._note
+        connection.recv = _Unsplit(connection)
         self._connections.append(connection)
         self.mailbox.connect()
 
@@ -135,6 +136,29 @@ class LegacyBackend(Backend):
         for connection in self._connections:
             connection.close()
         self._connections.clear()
+
+
+class _Unsplit:
+    """Reads for the package's parser, which drops the first brace of a message that comes alone.
+
+    Such a brace is kept until more of the message has come; the rest of it would never be
+    understood without, nor would anything that follows.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._read = connection.recv
+        self._kept = b""
+
+    def __call__(self, size: int) -> bytes:
+        data: bytes = self._read(size)
+        if not data:
+            return data
+        data, self._kept = self._kept + data, b""
+        if data.endswith(b"\n{") or (data == b"{" and not _pending(self._connection)):
+            self._kept = b"{"
+            return data[:-1] or b"\n"  # nothing at all would be the connection's end
+        return data
 
 
 def _pending(connection: Any) -> int:

@@ -18,7 +18,8 @@ from piwm_gym.donkey_client import (
     DonkeyTimeoutError,
     Timeouts,
 )
-from piwm_gym.donkey_client.backend import Peer
+from piwm_gym.donkey_client.backend import Peer, connect
+from piwm_gym.donkey_client.mailbox import Mailbox
 from tests.donkey.fake_simulator import FakeSimulator, jpeg
 
 pytest.importorskip("gym_donkeycar.core.tcp_server", reason="the newer package is installed")
@@ -156,6 +157,21 @@ def test_messages_that_are_wrong(garbage: bytes, message: str) -> None:
         with pytest.raises(DonkeyError, match=message):
             env.step(ACTION)
         env.close()
+
+
+def test_messages_are_understood_wherever_they_are_cut() -> None:
+    mailbox = Mailbox()
+    server = connect(Peer("dial", "127.0.0.1", 0), mailbox, 5)
+    text = b'{"msg_type":"a"}\n{}\n{"msg_type":"b"}\n'
+    with socket.create_connection(("127.0.0.1", server.peer.port)) as simulator:
+        simulator.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for cut in range(1, len(text)):
+            simulator.sendall(text[:cut])
+            time.sleep(0.01)  # so that it is read by itself
+            simulator.sendall(text[cut:])
+            assert mailbox.wait(lambda n=cut: mailbox.count("b") == n, 5), text[:cut]
+            assert mailbox.count("a") == cut
+    server.close()
 
 
 def test_a_simulator_that_vanishes_and_comes_back() -> None:

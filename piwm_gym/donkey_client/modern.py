@@ -88,7 +88,7 @@ class _Watched:
         try:
             data: bytes = self._connection.recv(size)
         except OSError as error:
-            self._end(f"reading failed ({error})")
+            self._end(f"{CLOSED} ({error})")
             return b""
         if not data:
             self._end(CLOSED)

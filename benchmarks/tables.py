@@ -14,21 +14,23 @@ Row = dict[str, Any]
 def update_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
     """Write rows into a CSV file; rows there with the same keys are replaced, others stay.
 
+    Columns that the file lacks, as it is older than them, are empty in the rows that stay.
+
     Args:
         path: The file; made if need be.
         rows: New rows, all with the same columns.
         keys: Columns that say what a row is about.
 
     Raises:
-        ValueError: The file has other columns.
+        ValueError: The file lacks one of those, or has columns that the new rows lack.
     """
     columns = list(rows[0])
     written = [{column: _short(row[column]) for column in columns} for row in rows]
     new = {tuple(row[key] for key in keys) for row in written}
-    kept = [row for row in _read(path, columns) if tuple(row[key] for key in keys) not in new]
+    kept = [row for row in _read(path, columns, keys) if tuple(row[key] for key in keys) not in new]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(kept + written)
 
@@ -41,13 +43,13 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], title: str) -> None:
     Console().print(table, markup=False)
 
 
-def _read(path: Path, columns: list[str]) -> list[Row]:
+def _read(path: Path, columns: list[str], keys: Sequence[str]) -> list[Row]:
     if not path.exists():
         return []
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
         rows = list(reader)
-    if reader.fieldnames is not None and list(reader.fieldnames) != columns:
+    if reader.fieldnames is not None and not {*keys} <= {*reader.fieldnames} <= {*columns}:
         raise ValueError(
             f"{path} has the columns {', '.join(reader.fieldnames)}; expected "
             f"{', '.join(columns)}; move it away, or write to another file with --out"

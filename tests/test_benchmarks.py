@@ -139,6 +139,15 @@ def test_a_table_with_other_columns_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == "name,value\na,123457\nb,0.5\n"
 
 
+def test_rows_from_before_a_column_was_added_stay(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("name,value\na,1\nb,2\n")
+    with pytest.raises(ValueError, match="--out"):
+        update_csv(path, [{"name": "a", "value": 3, "kind": "x"}], ("name", "kind"))
+    update_csv(path, [{"name": "a", "more": "", "value": 3}], ("name",))
+    assert path.read_text() == "name,more,value\nb,,2\na,,3\n"
+
+
 def test_drawn_frames_are_the_real_environments() -> None:
     episodes = RealEpisodes(ENV_ID, [3, 4])
     real = piwm_gym.make_real(ENV_ID, obs_type="pixels")

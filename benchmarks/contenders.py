@@ -5,7 +5,6 @@ import itertools
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -15,23 +14,19 @@ import numpy as np
 import torch
 
 import piwm_gym
-from benchmarks.stopwatch import Call, Subject
+from benchmarks.stopwatch import Call, Subject, Work
 from piwm_gym.donkey_client import DonkeyEnv
 from piwm_gym.donkey_sim.simulator import Simulator
 from piwm_gym.registration import get_entry
 from piwm_gym.systems import get_system
-from piwm_gym.world_model import WorldModel
 
 STEPS, FRAMES = "environment steps", "frames"
-WINDOW = 20
-HORIZON = 15
-ROLLOUT = f"WorldModel.rollout, {HORIZON} steps"
 COMPILED = ", compiled"
 LOOP_LIMIT = 64
 """Largest number of environments for those that step one after the other."""
 
 
-def _drawn(space: gym.Space, shape: int | tuple[int, ...]) -> np.ndarray:
+def drawn_actions(space: gym.Space, shape: int | tuple[int, ...]) -> np.ndarray:
     """Random actions: integers, or (*shape, *A) of a box."""
     rng = np.random.default_rng(0)
     if isinstance(space, gym.spaces.Discrete):
@@ -44,7 +39,7 @@ def _drawn(space: gym.Space, shape: int | tuple[int, ...]) -> np.ndarray:
 def scalar_call(env: gym.Env) -> Call:
     """Step a single environment."""
     env.reset(seed=0)
-    drawn = _drawn(env.action_space, 1024)
+    drawn = drawn_actions(env.action_space, 1024)
     actions = itertools.cycle(list(drawn) if drawn.ndim > 1 else drawn.tolist())
 
     def call() -> None:
@@ -58,7 +53,7 @@ def scalar_call(env: gym.Env) -> Call:
 def vector_call(envs: gym.vector.VectorEnv, device: str = "") -> Call:
     """Step a vector environment; actions are tensors where a device is given."""
     envs.reset(seed=0)
-    drawn: Any = _drawn(envs.single_action_space, (64, envs.num_envs))
+    drawn: Any = drawn_actions(envs.single_action_space, (64, envs.num_envs))
     if device:
         drawn = torch.from_numpy(drawn).to(device)
     actions = itertools.cycle(drawn)
@@ -77,32 +72,43 @@ def render_call(env: gym.Env) -> Call:
 
 
 def imagined(
-    env_id: str, source: dict[str, Any], obs_type: str, sizes: tuple[int, ...], device: str
+    env_id: str,
+    source: dict[str, Any],
+    obs_type: str,
+    sizes: tuple[int, ...],
+    device: str,
+    work: Work,
 ) -> Iterator[Subject]:
-    """This package's environments."""
+    """This package's environments, whose steps take at least so much work."""
     source = {**source, "obs_type": obs_type, "device": device}
     what = STEPS if obs_type == "state" else FRAMES
     if device == "cpu":
-        yield Subject(what, "piwm-gym, gymnasium.make", scalar_call(gym.make(env_id, **source)), 1)
+        call = scalar_call(gym.make(env_id, **source))
+        yield Subject(what, "piwm-gym, gymnasium.make", call, 1, work=work)
     for output, n in itertools.product(("numpy", "torch"), sizes):
         envs = gym.make_vec(env_id, num_envs=n, output=output, **source)
         call = vector_call(envs, device if output == "torch" else "")
-        yield Subject(what, "piwm-gym, gymnasium.make_vec", call, n, output, device)
+        yield Subject(what, "piwm-gym, gymnasium.make_vec", call, n, output, device, work=work)
 
 
 def compiled(
-    env_id: str, source: dict[str, Any], obs_type: str, sizes: tuple[int, ...], device: str
+    env_id: str,
+    source: dict[str, Any],
+    obs_type: str,
+    sizes: tuple[int, ...],
+    device: str,
+    work: Work,
 ) -> Iterator[Subject]:
     """This package's environments with a compiled step, and compiled drawing with frames."""
     source = {**source, "obs_type": obs_type, "device": device, "compile": True}
     what = STEPS if obs_type == "state" else FRAMES
     if device == "cpu":
         name = f"piwm-gym, gymnasium.make{COMPILED}"
-        yield Subject(what, name, scalar_call(gym.make(env_id, **source)), 1)
+        yield Subject(what, name, scalar_call(gym.make(env_id, **source)), 1, work=work)
     for n in sizes:
         envs = gym.make_vec(env_id, num_envs=n, output="torch", **source)
         name = f"piwm-gym, gymnasium.make_vec{COMPILED}"
-        yield Subject(what, name, vector_call(envs, device), n, "torch", device)
+        yield Subject(what, name, vector_call(envs, device), n, "torch", device, work=work)
 
 
 def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
@@ -145,50 +151,6 @@ def gymnasiums(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     yield Subject(FRAMES, f"{name}, render() at {width}x{height}", render_call(native), 1)
 
 
-def encoding(model: WorldModel, batches: tuple[int, ...], device: str) -> Iterator[Subject]:
-    """State estimation from windows of uint8 frames."""
-    system = model.system
-    for n in batches:
-        uniforms = torch.rand(n, system.num_initial_uniforms)
-        states = system.initial(uniforms)[:, None].expand(-1, WINDOW, -1)
-        frames = model.draw(states.to(device))
-        actions = torch.from_numpy(_drawn(system.action_space, (n, WINDOW - 1))).to(device)
-
-        def call(frames: torch.Tensor = frames, actions: torch.Tensor = actions) -> None:
-            with torch.no_grad():
-                model.encode(frames, actions)
-
-        yield Subject(f"states from {WINDOW} frames", "WorldModel.encode", call, n, "torch", device)
-
-
-def rollouts(
-    model: WorldModel, sizes: tuple[int, ...], device: str, compiled: bool
-) -> Iterator[Subject]:
-    """Whole horizons in one call, as planners use them; then compiled ones."""
-    system = model.system
-    for n in sizes:
-        scene = None
-        if system.scene_variables:
-            scene = system.scene(torch.rand(n, system.num_scene_uniforms)).to(device)
-        keyword = {} if scene is None else {"scene": scene}
-        state = system.initial(torch.rand(n, system.num_initial_uniforms).to(device), **keyword)
-        actions = torch.from_numpy(_drawn(system.action_space, (n, HORIZON))).to(device)
-
-        def call(
-            state: torch.Tensor = state,
-            actions: torch.Tensor = actions,
-            scene: torch.Tensor | None = scene,
-        ) -> None:
-            with torch.no_grad():
-                model.rollout(state, actions, scene=scene)
-
-        yield Subject(STEPS, ROLLOUT, call, n * HORIZON, "torch", device, batch=n)
-        if compiled and device == "cpu":
-            model.compile_rollout(n)
-            name = f"{ROLLOUT}{COMPILED}"
-            yield Subject(STEPS, name, call, n * HORIZON, "torch", device, batch=n)
-
-
 def resized(env_id: str) -> Iterator[Subject]:
     """The real environment with frames, resized as ours are, alone and in Gymnasium's vectors."""
     system = get_system(get_entry(env_id).system)
@@ -205,7 +167,7 @@ def resized(env_id: str) -> Iterator[Subject]:
 
 def embedded_simulator() -> Iterator[Subject]:
     """Donkey Car's stand-in: frames in this process, and steps through the client's package."""
-    simulator, actions = Simulator(), itertools.cycle(_drawn(DonkeyEnv().action_space, 1024))
+    simulator, actions = Simulator(), itertools.cycle(drawn_actions(DonkeyEnv().action_space, 1024))
 
     def drive() -> None:
         simulator.step(*next(actions).tolist())
@@ -216,47 +178,17 @@ def embedded_simulator() -> Iterator[Subject]:
         yield Subject(STEPS, "embedded simulator, in lock-step", scalar_call(client), 1)
 
 
-@dataclass(frozen=True)
-class Lot:
-    """Everything for one device, made one after the other.
-
-    Attributes:
-        env_id: Id of the environment.
-        source: Variant and checkpoint.
-        sizes: Numbers of environments with states.
-        pixel_sizes: Numbers of environments with frames.
-        device: Where to run.
-        compiled: Whether to measure compiled steps and compiled drawing.
-        gymnax: Python with gymnax installed.
-    """
-
-    env_id: str
-    source: dict[str, Any]
-    sizes: tuple[int, ...]
-    pixel_sizes: tuple[int, ...]
-    device: str = "cpu"
-    compiled: bool = False
-    gymnax: str | None = None
-
-    def __iter__(self) -> Iterator[Subject]:
-        env_id, source, device = self.env_id, self.source, self.device
-        yield from imagined(env_id, source, "state", self.sizes, device)
-        if self.compiled:
-            yield from compiled(env_id, source, "state", self.sizes, device)
-        yield from imagined(env_id, source, "pixels", self.pixel_sizes, device)
-        if self.compiled:
-            yield from compiled(env_id, source, "pixels", self.pixel_sizes, device)
-        model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
-        yield from rollouts(model, self.sizes, device, self.compiled)
-        yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT), device)
-        if device == "cpu":
-            if get_system(get_entry(env_id).system).real_id in gym.registry:
-                yield from gymnasiums(env_id, self.sizes)
-            yield from resized(env_id)
-            if get_entry(env_id).system == "donkey_car":
-                yield from embedded_simulator()
-            if self.gymnax and get_entry(env_id).system == "cartpole":
-                yield from gymnax_subjects(self.gymnax, self.sizes)
-
-
-__all__ = ["Lot"]
+__all__ = [
+    "COMPILED",
+    "FRAMES",
+    "LOOP_LIMIT",
+    "STEPS",
+    "compiled",
+    "drawn_actions",
+    "embedded_simulator",
+    "gymnasiums",
+    "gymnax_subjects",
+    "imagined",
+    "resized",
+    "vector_call",
+]

@@ -1,27 +1,26 @@
-"""What rates hang on: start-up times, memory, multiply-adds of a frame, and PPO around it all."""
+"""What rates hang on: start-up times, memory, what the machine can do, and PPO around it all."""
 
-import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import stable_baselines3
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 import piwm_gym
 from benchmarks.contenders import COMPILED, vector_call
+from benchmarks.floor import Capacity, of_step, one_thread
+from benchmarks.model_calls import of_frame
 from benchmarks.stopwatch import Subject
 from benchmarks.tables import Row
+from piwm_gym.registration import get_entry
 from piwm_gym.sb3 import PPO, make_vec_env
+from piwm_gym.systems import get_system
 
-Shape = tuple[int, ...]
 COST_KEYS = ("subject", "device")
 START = """
 import sys, time
@@ -84,52 +83,41 @@ def start_up(env_id: str, repeats: int = 3) -> Iterator[tuple[str, float, str]]:
     yield from ((name, value, "s") for name, value in zip(names, times, strict=True))
 
 
-def _operations(total: Shape, a: Shape, b: Shape, **_: Any) -> int:
-    """Of the product of two matrices that is added to what is there."""
-    return 2 * a[0] * a[1] * b[1]
+def moving(env_id: str) -> Iterator[tuple[str, float, str]]:
+    """Bytes of an environment with states: those it takes, and those a step moves."""
+    yield "memory of an environment, states", _run(MEMORY, env_id)[0], "bytes"
+    moved = of_step(get_system(get_entry(env_id).system)).moved
+    yield "bytes that a step with states moves", moved, "bytes"
+
+
+def floor(capacity: Capacity) -> Iterator[tuple[str, float, str]]:
+    """What a device can do at best."""
+    yield "measured matrix throughput", capacity.products, "multiply-adds/s"
+    yield "measured memory bandwidth", capacity.bandwidth, "bytes/s"
 
 
 def decoding(
-    env_id: str, source: dict[str, Any], device: str, seconds: float = 2.0, slots: int = 1024
+    env_id: str,
+    source: dict[str, Any],
+    device: str,
+    capacity: Capacity,
+    seconds: float = 2.0,
+    slots: int = 1024,
 ) -> Iterator[tuple[str, float, str]]:
     """Multiply-adds of a frame, and how far a step is from what they cost in matrix products.
 
-    All of it on one thread: threads that wait for each other use processor time, too. A frame in
-    the middle of an episode: what depends on the scene alone has been drawn before.
+    All of it on one thread: threads that wait for each other use processor time, too.
     """
     model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
-    batch, system = 256, model.system
-    state = system.initial(torch.rand(batch, system.num_initial_uniforms)).to(device)
-    scene = still = None
-    if system.scene_variables:
-        scene = system.scene(torch.rand(batch, system.num_scene_uniforms)).to(device)
-        still = model.still(scene)
-    in_place = {torch.ops.aten.addmm_: _operations}  # torch counts the other form only
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=in_place) as counter:
-        model.draw(state, scene, still)
-    count = counter.get_total_flops() / 2 / batch
-    yield "multiply-adds of a decoded frame", count, "1"
+    frame = of_frame(model)
+    yield "multiply-adds of a decoded frame", frame.multiply_adds, "1"
     with one_thread():
-        square = torch.rand(1024, 1024, device=device)
-        products = Subject("", "", lambda: square @ square, 1024**3, device=device).rates(seconds)
-        yield "measured matrix throughput", products.processor, "multiply-adds/s"
         for suffix in ("", COMPILED):
             keywords = {**source, "obs_type": "pixels", "output": "torch", "device": device}
             envs = gym.make_vec(env_id, slots, compile=bool(suffix), **keywords)
             rates = Subject("", "", vector_call(envs, device), slots, device=device).rates(seconds)
-            over = products.processor / count / rates.processor
+            over = capacity.rate(frame) / rates.processor
             yield f"a step with a frame, {slots} slots, over the floor{suffix}", over, "1"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread of torch for a while."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def training(env_id: str, source: dict[str, Any]) -> Iterator[tuple[str, float, str]]:
@@ -154,13 +142,26 @@ def training(env_id: str, source: dict[str, Any]) -> Iterator[tuple[str, float, 
                 yield what, agent.num_timesteps / total, "steps/s"
 
 
-def all_costs(env_id: str, source: dict[str, Any], device: str) -> Iterator[Row]:
-    """All of them as rows of a table."""
-    memory = ("memory of an environment, states", _run(MEMORY, env_id)[0], "bytes")
-    for subject, value, unit in itertools.chain(
-        start_up(env_id), [memory], decoding(env_id, source, device), training(env_id, source)
-    ):
-        yield {"subject": subject, "device": device, "value": value, "unit": unit}
+def all_costs(
+    env_id: str, source: dict[str, Any], capacities: Mapping[str, Capacity]
+) -> Iterator[Row]:
+    """All of them as rows of a table: of the CPU, and what each device can do.
+
+    Args:
+        env_id: Which environment.
+        source: Variant and checkpoint.
+        capacities: By device, the CPU among them.
+    """
+    of_cpu = (
+        start_up(env_id),
+        moving(env_id),
+        decoding(env_id, source, "cpu", capacities["cpu"]),
+        training(env_id, source),
+    )
+    of_devices = [(device, floor(capacity)) for device, capacity in capacities.items()]
+    for device, costs in (*(("cpu", costs) for costs in of_cpu), *of_devices):
+        for subject, value, unit in costs:
+            yield {"subject": subject, "device": device, "value": value, "unit": unit}
 
 
 __all__ = ["COST_KEYS", "all_costs"]

@@ -33,6 +33,23 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Work:
+    """The least that something takes.
+
+    Attributes:
+        multiply_adds: In products of matrices.
+        moved: Bytes read from memory or written to it.
+    """
+
+    multiply_adds: float = 0.0
+    moved: float = 0.0
+
+    def __mul__(self, count: int) -> "Work":
+        """So many of it."""
+        return Work(count * self.multiply_adds, count * self.moved)
+
+
+@dataclass(frozen=True)
 class Subject:
     """Something whose speed is measured.
 
@@ -43,7 +60,9 @@ class Subject:
         count: How many of them one call does.
         output: Kind of arrays that come out.
         device: Where it runs.
-        batch: Number of environments, where one call makes several steps of each.
+        batch: Number of environments, where one call makes several steps of each; or what the
+            cost of a call is to be seen to grow with.
+        work: What one of them takes at least; None where that is not ours to say.
     """
 
     measure: str
@@ -53,6 +72,7 @@ class Subject:
     output: str = "numpy"
     device: str = "cpu"
     batch: int | None = None
+    work: Work | None = None
 
     def rates(self, seconds: float) -> "Rates":
         """Measure for about so long, after a warm-up of a tenth of it."""
@@ -94,4 +114,4 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-__all__ = ["Call", "Rates", "Subject", "machine"]
+__all__ = ["Call", "Rates", "Subject", "Work", "machine"]

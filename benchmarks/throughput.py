@@ -5,36 +5,111 @@
 
 Random actions; episodes start anew as they end. Rates are medians of five rounds, per second of
 wall clock and of processor time; what else the machine does, which ``load_average`` counts,
-changes the first more than the second. Writes ``assets/results/SYSTEM-throughput.csv``, and what
-the rates hang on, such as start-up times, memory and multiply-adds, ``SYSTEM-costs.csv``; draws
-``SYSTEM-throughput.png`` beside them.
+changes the first more than the second. ``floor_per_second`` is what one thread, or the GPU, would
+reach with nothing but a frame's multiply-adds, in products of large matrices, or a step's bytes, in
+copies of large tensors (:mod:`benchmarks.floor`). How long rollouts take by their horizon, and
+frames by their pixels, is in rows of their own, with horizon or pixels as ``batch``.
+
+Writes ``assets/results/SYSTEM-throughput.csv``, and what the rates hang on, such as start-up times,
+memory and multiply-adds, ``SYSTEM-costs.csv``; draws ``SYSTEM-throughput.png`` beside them.
 
 gymnax wants versions of its own: ``--gymnax`` names the Python of an environment that has it.
 """
 
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import gymnasium as gym
 import torch
 import tyro
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.contenders import Lot
+import piwm_gym
+from benchmarks.contenders import (
+    LOOP_LIMIT,
+    compiled,
+    embedded_simulator,
+    gymnasiums,
+    gymnax_subjects,
+    imagined,
+    resized,
+)
 from benchmarks.costs import COST_KEYS, all_costs
+from benchmarks.floor import measured, of_step
 from benchmarks.growth import draw_growth
+from benchmarks.model_calls import decoders, encoding, of_frame, rollouts
 from benchmarks.stopwatch import Subject, machine
 from benchmarks.tables import Row, print_rows, update_csv
 from piwm_gym.checkpoint import CheckpointError
 from piwm_gym.registration import DEFAULT_VARIANT, get_entry
+from piwm_gym.systems import System
 
 KEYS = ("measure", "subject", "output", "device", "batch")
-SHOWN = (*KEYS, "per_second", "spread_percent", "per_processor_second")
+SHOWN = (
+    *KEYS,
+    "per_second",
+    "spread_percent",
+    "per_processor_second",
+    "floor_per_second",
+)
+
+
+@dataclass(frozen=True)
+class Lot:
+    """Everything for one device, made one after the other.
+
+    Attributes:
+        env_id: Id of the environment.
+        source: Variant and checkpoint.
+        sizes: Numbers of environments with states.
+        pixel_sizes: Numbers of environments with frames.
+        device: Where to run.
+        compiled: Whether to measure compiled steps and compiled drawing.
+        gymnax: Python with gymnax installed.
+    """
+
+    env_id: str
+    source: dict[str, Any]
+    sizes: tuple[int, ...]
+    pixel_sizes: tuple[int, ...]
+    device: str = "cpu"
+    compiled: bool = False
+    gymnax: str | None = None
+
+    def __iter__(self) -> Iterator[Subject]:
+        env_id, source, device = self.env_id, self.source, self.device
+        model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
+        for obs_type, sizes, work in (
+            ("state", self.sizes, of_step(model.system)),
+            ("pixels", self.pixel_sizes, of_frame(model)),
+        ):
+            yield from imagined(env_id, source, obs_type, sizes, device, work)
+            if self.compiled:
+                yield from compiled(env_id, source, obs_type, sizes, device, work)
+        yield from rollouts(model, self.sizes, self.compiled)
+        yield from decoders(model)
+        yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT))
+        if device == "cpu":
+            yield from self._others(model.system)
+
+    def _others(self, system: System) -> Iterator[Subject]:
+        """The real environment, and other people's versions of it."""
+        if system.real_id in gym.registry:
+            yield from gymnasiums(self.env_id, self.sizes)
+        yield from resized(self.env_id)
+        if system.name == "donkey_car":
+            yield from embedded_simulator()
+        if self.gymnax and system.name == "cartpole":
+            yield from gymnax_subjects(self.gymnax, self.sizes)
 
 
 def row(subject: Subject, seconds: float) -> Row:
-    """Measure a subject."""
-    rates = subject.rates(seconds)
+    """Measure a subject, and what its floor is made of."""
+    rates, work = subject.rates(seconds), subject.work
     return {
         "measure": subject.measure,
         "subject": subject.name,
@@ -44,6 +119,7 @@ def row(subject: Subject, seconds: float) -> Row:
         "per_second": rates.wall,
         "spread_percent": rates.spread,
         "per_processor_second": rates.processor,
+        "floor_per_second": measured(subject.device, seconds).rate(work) if work else "",
         **machine(),
     }
 
@@ -91,9 +167,10 @@ def main(
             print_rows(rows, SHOWN, device)
         draw_growth(out, out.with_suffix(".png"))
         if costs:
-            measured = [cost | machine() for cost in all_costs(env_id, source, "cpu")]
-            print_rows(measured, ("subject", "value", "unit"), "costs")
-            update_csv(out.with_name(out.name.replace("throughput", "costs")), measured, COST_KEYS)
+            capacities = {device: measured(device, seconds) for device in devices}
+            rows = [cost | machine() for cost in all_costs(env_id, source, capacities)]
+            print_rows(rows, ("subject", "value", "unit"), "costs")
+            update_csv(out.with_name(out.name.replace("throughput", "costs")), rows, COST_KEYS)
     except (ValueError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False, soft_wrap=True)
         sys.exit(2)

@@ -13,17 +13,23 @@ from gymnasium.vector import AutoresetMode
 pytest.importorskip("stable_baselines3")
 
 import piwm_gym
-from benchmarks import contenders, control, throughput
+from benchmarks import control, throughput
 from benchmarks.agents import World, train
-from benchmarks.costs import decoding
+from benchmarks.contenders import imagined
+from benchmarks.costs import decoding, floor
 from benchmarks.endings import ENDINGS, LEADS, confusion, imagined_endings, real_endings
+from benchmarks.floor import Capacity, of_products, of_rollout, of_step
+from benchmarks.growth import draw_growth
+from benchmarks.model_calls import decoders, encoding, enlarged, of_frame, rollouts
 from benchmarks.pixels import BAND, STACK, FrameStack, bands
 from benchmarks.reality import EstimatedStates, RealEpisodes, StackedFrames
 from benchmarks.recipes import RECIPES
 from benchmarks.soak import main as soak_all
 from benchmarks.soak import soak
+from benchmarks.stopwatch import Work
 from benchmarks.tables import update_csv
 from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.systems import get_system
 from piwm_gym.world_model import WorldModel
 
 ENV_ID = "PIWM-CartPole-v0"
@@ -64,34 +70,100 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
         costs=False,
         out=out,
     )
-    rows = read(out)
-    assert {row["measure"] for row in rows if row["device"] == "cpu"} == {
+    rows = [row for row in read(out) if row["device"] == "cpu"]
+    assert {row["measure"] for row in rows} == {
         "environment steps",
         "frames",
         "states from 20 frames",
+        "rollouts of 1024 states",
+        "decoded frames",
     }
     assert all(float(row["per_second"]) > 0 for row in rows)
-    assert {row["subject"].split(",")[0] for row in rows} == {
-        "piwm-gym",
+    floored = {row["subject"].split(",")[0] for row in rows if row["floor_per_second"]}
+    assert floored == {"piwm-gym", "WorldModel.rollout", "untrained decoder"}
+    assert {row["subject"].split(",")[0] for row in rows} - floored >= {
         "CartPole-v1",
         "WorldModel.encode",
-        "WorldModel.rollout",
     }
-    rollouts = [row["batch"] for row in rows if row["subject"].startswith("WorldModel.rollout")]
-    assert rollouts == ["1", "8"]
+    for column, name, batches in (
+        ("subject", "WorldModel.rollout, 15 steps", ["1", "8"]),
+        ("measure", "rollouts of 1024 states", ["1", "5", "15", "50", "150"]),
+        ("measure", "decoded frames", ["4096", "16384", "65536"]),
+    ):
+        assert [row["batch"] for row in rows if row[column] == name] == batches
     assert out.with_suffix(".png").stat().st_size > 10_000
 
 
 def test_continuous_actions_are_timed_too(car_checkpoint: str) -> None:
     source = {"variant": DEFAULT_VARIANT, "checkpoint": car_checkpoint}
-    lot = contenders.imagined("PIWM-DonkeyCar-v0", source, "state", (1, 4), "cpu")
+    lot = imagined("PIWM-DonkeyCar-v0", source, "state", (1, 4), "cpu", Work())
     assert all(subject.rates(0.01).wall > 0 for subject in lot)
     model = piwm_gym.load("PIWM-DonkeyCar-v0", checkpoint=car_checkpoint, device="cpu")
-    for lot in (
-        contenders.rollouts(model, (4,), "cpu", False),
-        contenders.encoding(model, (2,), "cpu"),
-    ):
+    for lot in (rollouts(model, (4,), False, horizons=()), encoding(model, (2,))):
         assert [subject.rates(0.01).wall > 0 for subject in lot] == [True]
+
+
+def test_rollouts_are_timed_before_they_are_compiled(
+    model: WorldModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(model, "compile_rollout", done.append)
+    done += ((subject.name, subject.batch) for subject in rollouts(model, (4,), True, (2,)))
+    assert [thing if isinstance(thing, tuple) else "compiled" for thing in done] == [
+        ("WorldModel.rollout, 15 steps", 4),
+        ("WorldModel.rollout", 2),
+        "compiled",
+        "compiled",
+        ("WorldModel.rollout, 15 steps, compiled", 4),
+        ("WorldModel.rollout, compiled", 2),
+    ]
+
+
+def test_the_floor_is_what_takes_longest() -> None:
+    capacity = Capacity(products=100.0, bandwidth=10.0)
+    assert capacity.rate(Work(multiply_adds=50.0)) == 2
+    assert capacity.rate(Work(moved=20.0)) == 0.5
+    assert capacity.rate(Work(50.0, 20.0) * 2) == 0.25
+    assert dict((name, value) for name, value, _ in floor(capacity)) == {
+        "measured matrix throughput": 100,
+        "measured memory bandwidth": 10,
+    }
+
+
+def test_work_can_be_counted_by_hand() -> None:
+    a, b, total = torch.rand(6, 3), torch.rand(3, 5), torch.rand(6, 5)
+    assert of_products(lambda: a @ b, 6) == Work(multiply_adds=3 * 5)
+    assert of_products(lambda: total.addmm_(a, b), 1) == Work(multiply_adds=6 * 3 * 5)
+    # Twice 4 numbers, a counter and a position; an action, 4 numbers and a reward, two flags.
+    system = get_system("cartpole")
+    assert of_step(system) == Work(moved=2 * (16 + 4 + 8) + 8 + 16 + 4 + 2)
+    assert of_rollout(system) == Work(moved=16 + 8)
+
+
+@pytest.mark.parametrize("env_id", ["PIWM-CartPole-v0", "PIWM-LunarLander-v0", "PIWM-DonkeyCar-v0"])
+def test_shipped_decoders_can_be_enlarged(env_id: str) -> None:
+    model = piwm_gym.load(env_id, device="cpu")
+    height, width = model.system.frame.size
+    small, large = decoders(model, scales=(1, 2))
+    assert (small.batch, large.batch) == (height * width, 4 * height * width)
+    assert small.work == of_frame(model)
+    assert large.work is not None
+    assert large.work.multiply_adds > 2 * of_frame(model).multiply_adds
+    frames: Any = large.call()
+    assert frames.shape[1:] == (2 * height, 2 * width, 3)
+    assert enlarged(model.system, 2) is not model.system
+    assert model.system.frame.size == (height, width)
+
+
+def test_growth_is_drawn_from_the_file_alone(tmp_path: Path) -> None:
+    table, picture = tmp_path / "table.csv", tmp_path / "table.png"
+    table.write_text(
+        "measure,subject,output,device,batch,per_second\n"
+        "environment steps,piwm-gym,numpy,cpu,1,10\n"
+        "rollouts of 1024 states,WorldModel.rollout,torch,cpu,5,10\n"
+    )
+    draw_growth(table, picture)  # without the rows that a file had not before
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -113,10 +185,11 @@ def test_soaking_takes_actions_of_any_kind(car_checkpoint: str, tmp_path: Path) 
 
 def test_multiply_adds_are_counted(checkpoint: str) -> None:
     source = {"variant": DEFAULT_VARIANT, "checkpoint": checkpoint}
-    costs = {name: value for name, value, _ in decoding(ENV_ID, source, "cpu", 0.01, slots=4)}
-    assert costs["multiply-adds of a decoded frame"] > 1000
-    assert len(costs) == 4
-    assert all(value > 0 for value in costs.values())
+    costs = decoding(ENV_ID, source, "cpu", Capacity(1e9, 1e9), 0.01, slots=4)
+    values = {name: value for name, value, _ in costs}
+    assert values["multiply-adds of a decoded frame"] > 1000
+    assert len(values) == 3
+    assert all(value > 0 for value in values.values())
 
 
 def test_errors_are_one_line(

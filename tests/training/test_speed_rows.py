@@ -17,12 +17,12 @@ from training.speed_rows import (
     rate,
 )
 
-THROUGHPUT = """measure,subject,output,device,batch,per_second,per_processor_second
-frames,"piwm-gym, gymnasium.make_vec",torch,cpu,1024,1000,500
-frames,"piwm-gym, gymnasium.make_vec",numpy,cpu,1024,900,450
-frames,"piwm-gym, gymnasium.make_vec, compiled",torch,cpu,1024,1500,800
-frames,"piwm-gym, gymnasium.make_vec",torch,cuda,1024,9000000,9000000
-frames,"real, AsyncVectorEnv",numpy,cpu,2,100,9999
+THROUGHPUT = """measure,subject,output,device,batch,per_second,per_processor_second,floor_per_second
+frames,"piwm-gym, gymnasium.make_vec",torch,cpu,1024,1000,500,2000
+frames,"piwm-gym, gymnasium.make_vec",numpy,cpu,1024,900,450,2000
+frames,"piwm-gym, gymnasium.make_vec, compiled",torch,cpu,1024,1500,800,
+frames,"piwm-gym, gymnasium.make_vec",torch,cuda,1024,9000000,9000000,
+frames,"real, AsyncVectorEnv",numpy,cpu,2,100,9999,
 """
 COSTS = """subject,device,value
 "a step with a frame, 1024 slots, over the floor",cpu,4.02

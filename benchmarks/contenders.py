@@ -24,6 +24,8 @@ STEPS, FRAMES = "environment steps", "frames"
 COMPILED = ", compiled"
 LOOP_LIMIT = 64
 """Largest number of environments for those that step one after the other."""
+POOL_LIMIT = 16384
+"""Largest number of environments of EnvPool, whose landers take gigabytes beyond it."""
 
 
 def drawn_actions(space: gym.Space, shape: int | tuple[int, ...]) -> np.ndarray:
@@ -132,6 +134,17 @@ def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
             process.kill()
 
 
+def envpool_subjects(name: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
+    """EnvPool's environment of the same name, if it has one, on as many threads as torch uses."""
+    import envpool
+
+    if name in envpool.list_all_envs():
+        for n in (n for n in sizes if n <= POOL_LIMIT):
+            threads = torch.get_num_threads()
+            envs = envpool.make(name, env_type="gymnasium", num_envs=n, num_threads=threads)
+            yield Subject(STEPS, f"{name}, EnvPool", vector_call(envs), n)
+
+
 def gymnasiums(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     """Gymnasium's environment behind the id, without and with frames."""
     system = get_system(get_entry(env_id).system)
@@ -186,6 +199,7 @@ __all__ = [
     "compiled",
     "drawn_actions",
     "embedded_simulator",
+    "envpool_subjects",
     "gymnasiums",
     "gymnax_subjects",
     "imagined",

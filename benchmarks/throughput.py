@@ -13,9 +13,11 @@ frames by their pixels, is in rows of their own, with horizon or pixels as ``bat
 Writes ``assets/results/SYSTEM-throughput.csv``, and what the rates hang on, such as start-up times,
 memory and multiply-adds, ``SYSTEM-costs.csv``; draws ``SYSTEM-throughput.png`` beside them.
 
-gymnax wants versions of its own: ``--gymnax`` names the Python of an environment that has it.
+EnvPool is measured where it is installed. gymnax wants versions of its own: ``--gymnax`` names the
+Python of an environment that has it.
 """
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from benchmarks.contenders import (
     LOOP_LIMIT,
     compiled,
     embedded_simulator,
+    envpool_subjects,
     gymnasiums,
     gymnax_subjects,
     imagined,
@@ -103,6 +106,8 @@ class Lot:
         yield from resized(self.env_id)
         if system.name == "donkey_car":
             yield from embedded_simulator()
+        if importlib.util.find_spec("envpool"):
+            yield from envpool_subjects(system.real_id, self.sizes)
         if self.gymnax and system.name == "cartpole":
             yield from gymnax_subjects(self.gymnax, self.sizes)
 

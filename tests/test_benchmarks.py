@@ -1,6 +1,8 @@
 """The benchmarks with tiny settings: what they feed policies, and the tables they write."""
 
 import csv
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ pytest.importorskip("stable_baselines3")
 import piwm_gym
 from benchmarks import control, throughput
 from benchmarks.agents import World, train
-from benchmarks.contenders import imagined
+from benchmarks.contenders import envpool_subjects, imagined
 from benchmarks.costs import decoding, floor
 from benchmarks.endings import ENDINGS, LEADS, confusion, imagined_endings, real_endings
 from benchmarks.floor import Capacity, of_products, of_rollout, of_step
@@ -59,7 +61,22 @@ def test_control_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
         assert 1 <= float(row["real_return_min"]) <= float(row["real_return_mean"]) <= 500
 
 
-def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
+@pytest.fixture
+def envpool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module with EnvPool's interface."""
+    (tmp_path / "envpool.py").write_text(
+        "import gymnasium\n"
+        "def list_all_envs():\n"
+        "    return ['CartPole-v1']\n"
+        "def make(name, env_type, num_envs, num_threads):\n"
+        "    return gymnasium.make_vec(name, num_envs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("envpool")
+
+
+def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path, envpool: None) -> None:
     out = tmp_path / "throughput.csv"
     throughput.main(
         checkpoint=checkpoint,
@@ -86,6 +103,7 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path) -> None:
         "WorldModel.encode",
     }
     for column, name, batches in (
+        ("subject", "CartPole-v1, EnvPool", ["1", "8"]),
         ("subject", "WorldModel.rollout, 15 steps", ["1", "8"]),
         ("measure", "rollouts of 1024 states", ["1", "5", "15", "50", "150"]),
         ("measure", "decoded frames", ["4096", "16384", "65536"]),
@@ -153,6 +171,12 @@ def test_shipped_decoders_can_be_enlarged(env_id: str) -> None:
     assert frames.shape[1:] == (2 * height, 2 * width, 3)
     assert enlarged(model.system, 2) is not model.system
     assert model.system.frame.size == (height, width)
+
+
+def test_envpool_is_measured_where_it_has_the_environment(envpool: None) -> None:
+    (subject,) = envpool_subjects("CartPole-v1", (2, 99999))
+    assert (subject.name, subject.count) == ("CartPole-v1, EnvPool", 2)
+    assert list(envpool_subjects("LunarLander-v3", (2,))) == []
 
 
 def test_growth_is_drawn_from_the_file_alone(tmp_path: Path) -> None:

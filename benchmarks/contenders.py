@@ -17,13 +17,15 @@ import piwm_gym
 from benchmarks.stopwatch import Call, Subject, Work
 from piwm_gym.donkey_client import DonkeyEnv
 from piwm_gym.donkey_sim.simulator import Simulator
+from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.registration import get_entry
 from piwm_gym.systems import get_system
+from piwm_gym.systems.picture import FrameSpec
 
 STEPS, FRAMES = "environment steps", "frames"
 COMPILED = ", compiled"
 LOOP_LIMIT = 64
-"""Largest number of environments for those that step one after the other."""
+"""Largest number of environments for those that step or draw one after the other."""
 POOL_LIMIT = 16384
 """Largest number of environments of EnvPool, whose landers take gigabytes beyond it."""
 
@@ -69,6 +71,17 @@ def render_call(env: gym.Env) -> Call:
     def call() -> None:
         step()
         env.render()
+
+    return call
+
+
+def drawing_call(envs: gym.vector.VectorEnv, frame: FrameSpec) -> Call:
+    """Step a vector environment that renders, and resize its frames."""
+    step = vector_call(envs)
+
+    def call() -> list[np.ndarray]:
+        step()
+        return [preprocess_frame(np.asarray(native), frame) for native in envs.render() or ()]
 
     return call
 
@@ -145,15 +158,27 @@ def envpool_subjects(name: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
             yield Subject(STEPS, f"{name}, EnvPool", vector_call(envs), n)
 
 
+def _own_vectors(
+    name: str, sizes: tuple[int, ...], **keywords: Any
+) -> Iterator[gym.vector.VectorEnv]:
+    """Vector environments of Gymnasium's that are written for an id, if there are any."""
+    if name in gym.registry and gym.spec(name).vector_entry_point is not None:
+        for n in sizes:
+            with contextlib.closing(
+                gym.make_vec(name, n, vectorization_mode="vector_entry_point", **keywords)
+            ) as envs:
+                yield envs
+
+
 def gymnasiums(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     """Gymnasium's environment behind the id, without and with frames."""
     system = get_system(get_entry(env_id).system)
     name = system.real_id
     yield Subject(STEPS, f"{name}, gymnasium.make", scalar_call(gym.make(name)), 1)
-    if gym.spec(name).vector_entry_point is not None:
-        for n in sizes:
-            envs = gym.make_vec(name, n, vectorization_mode="vector_entry_point")
-            yield Subject(STEPS, f"{name}, {type(envs).__name__}", vector_call(envs), n)
+    for envs in _own_vectors(name, sizes):
+        yield Subject(
+            STEPS, f"{name}, {type(envs.unwrapped).__name__}", vector_call(envs), envs.num_envs
+        )
     for mode, label in (("sync", "SyncVectorEnv"), ("async", "AsyncVectorEnv")):
         for n in (n for n in sizes if 1 < n <= LOOP_LIMIT):
             looped = gym.make_vec(name, n, vectorization_mode=mode)
@@ -164,7 +189,7 @@ def gymnasiums(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     yield Subject(FRAMES, f"{name}, render() at {width}x{height}", render_call(native), 1)
 
 
-def resized(env_id: str) -> Iterator[Subject]:
+def resized(env_id: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
     """The real environment with frames, resized as ours are, alone and in Gymnasium's vectors."""
     system = get_system(get_entry(env_id).system)
     make = partial(piwm_gym.make_real, env_id, obs_type="pixels")
@@ -176,6 +201,10 @@ def resized(env_id: str) -> Iterator[Subject]:
         with contextlib.closing(kind([make] * (n or 1))) as envs:
             what = f"{system.real_id}, {kind.__name__}, frames resized"
             yield Subject(FRAMES, what, vector_call(envs), n or 1)
+    few = tuple(n for n in sizes if n <= LOOP_LIMIT)
+    for drawing in _own_vectors(system.real_id, few, render_mode="rgb_array"):
+        what = f"{system.real_id}, {type(drawing.unwrapped).__name__}, frames resized"
+        yield Subject(FRAMES, what, drawing_call(drawing, system.frame), drawing.num_envs)
 
 
 def embedded_simulator() -> Iterator[Subject]:

@@ -103,7 +103,7 @@ class Lot:
         """The real environment, and other people's versions of it."""
         if system.real_id in gym.registry:
             yield from gymnasiums(self.env_id, self.sizes)
-        yield from resized(self.env_id)
+        yield from resized(self.env_id, self.pixel_sizes)
         if system.name == "donkey_car":
             yield from embedded_simulator()
         if importlib.util.find_spec("envpool"):
@@ -134,7 +134,8 @@ def main(
     variant: str = DEFAULT_VARIANT,
     checkpoint: str | None = None,
     sizes: tuple[int, ...] = (1, 64, 1024, 4096, 16384, 65536),
-    pixel_sizes: tuple[int, ...] = (1, 64, 1024),
+    pixel_sizes: tuple[int, ...] = (1, 64, 1024, 4096),
+    gpu_pixel_sizes: tuple[int, ...] = (65536,),
     seconds: float = 3.0,
     threads: int = 1,
     compiled: bool = True,
@@ -150,6 +151,7 @@ def main(
         checkpoint: A file instead of the shipped weights.
         sizes: Numbers of environments with states.
         pixel_sizes: Numbers of environments with frames, and of windows.
+        gpu_pixel_sizes: More of them, on a GPU only.
         seconds: Time for each row.
         threads: Threads of torch.
         compiled: Measure compiled steps, too; compiling takes longer than measuring.
@@ -164,7 +166,8 @@ def main(
     try:
         out = out or Path("assets/results") / f"{get_entry(env_id).system}-throughput.csv"
         for device in devices:
-            lot = Lot(env_id, source, sizes, pixel_sizes, device, compiled, gymnax)
+            drawn = (*pixel_sizes, *(gpu_pixel_sizes if device == "cuda" else ()))
+            lot = Lot(env_id, source, sizes, drawn, device, compiled, gymnax)
             rows = []
             for subject in track(lot, device, transient=True):
                 rows.append(row(subject, seconds))

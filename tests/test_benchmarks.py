@@ -82,6 +82,7 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path, envpool: N
         checkpoint=checkpoint,
         sizes=(1, 8),
         pixel_sizes=(2,),
+        gpu_pixel_sizes=(),
         seconds=0.01,
         compiled=False,
         costs=False,
@@ -103,6 +104,7 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path, envpool: N
         "WorldModel.encode",
     }
     for column, name, batches in (
+        ("subject", "CartPole-v1, CartPoleVectorEnv, frames resized", ["2"]),
         ("subject", "CartPole-v1, EnvPool", ["1", "8"]),
         ("subject", "WorldModel.rollout, 15 steps", ["1", "8"]),
         ("measure", "rollouts of 1024 states", ["1", "5", "15", "50", "150"]),
@@ -110,6 +112,18 @@ def test_throughput_writes_its_table(checkpoint: str, tmp_path: Path, envpool: N
     ):
         assert [row["batch"] for row in rows if row[column] == name] == batches
     assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_frames_of_large_batches_are_for_gpus(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(throughput, "draw_growth", lambda *_: None)
+    monkeypatch.setattr(throughput, "print_rows", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(throughput, "Lot", lambda *of: asked.append((of[4], of[3])) or [])
+    throughput.main(costs=False, out=tmp_path / "throughput.csv")
+    assert asked == [("cpu", (1, 64, 1024, 4096)), ("cuda", (1, 64, 1024, 4096, 65536))]
 
 
 def test_continuous_actions_are_timed_too(car_checkpoint: str) -> None:

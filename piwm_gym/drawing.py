@@ -97,6 +97,8 @@ class Frames:
         self._num_slots = num_slots
         self._scenic = bool(model.system.scene_variables)
         self._chunk = DECODE_CHUNK.get(model.device.type, max(DECODE_CHUNK.values()))
+        if model.system.camera is not None:  # which changes all patches: a frame takes more cache
+            self._chunk //= 2
         self._stills = Stills(model)
         self._present: Tensor | None = None
 

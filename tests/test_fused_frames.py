@@ -24,8 +24,9 @@ def counting(calls: list[int], drawn: Any) -> Any:
 @pytest.mark.parametrize("system", ["cartpole", "lunar_lander", "donkey_car"])
 def test_its_drawing_gives_the_same_frames(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     leave_uncompiled(monkeypatch)
-    monkeypatch.setattr(drawing, "DECODE_CHUNK", {"cpu": 2})
     model = drawn_directly(system)
+    whole = 2 if model.system.camera is None else 4  # of which a camera's frames take half
+    monkeypatch.setattr(drawing, "DECODE_CHUNK", {"cpu": whole})
     plain, quick = (WorldModelVectorEnv(model=model, num_envs=5, compile=c) for c in (False, True))
     assert not quick.simulation.drawn.by_size, "nothing to draw yet"
     first = plain.reset(seed=3)[0], quick.reset(seed=3)[0]

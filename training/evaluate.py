@@ -180,8 +180,7 @@ def decoding_rows(subject: Subject, test: TestSet, reader: FrameNet) -> Rows:
 
     row = reread(lambda part: to_float(test.frames[::2][part]), "_by_the_reader_on_real_frames")
     usual = model.autoencoder.decodes_by
-    for decoder in dict.fromkeys((usual, "latent")):
-        through = "" if decoder == usual else "_through_the_latent"
+    for decoder, through in ((usual, ""), ("latent", "_through_the_latent")):
         model.autoencoder.use(decoder)
         own = decoding(model, test)
         row[f"foreground_mse{through}"] = own["foreground_mse"]

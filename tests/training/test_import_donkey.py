@@ -199,7 +199,7 @@ def test_an_absurd_value_costs_a_record_at_most(tmp_path, key, reason):
         lines[i] = json.dumps(json.loads(lines[i]) | {key: value})
     path.write_text("\n".join(lines))
     report = Report()
-    import_tub(tub, tmp_path / "out", report, steps=5)
+    import_tub(tub, tmp_path / "out", report, path=circle(tmp_path), steps=5)
     lost = {why: n for why, n in report.dropped.items() if not why.startswith("drive too short")}
     assert lost == ({} if reason is None else {reason: len(ABSURD)})
     assert len(load_dataset(tmp_path / "out").actions) >= 4
@@ -250,7 +250,7 @@ def test_records_and_pictures_that_are_no_files_cost_a_record_each(tmp_path):
             (tub / name).unlink()
             make(tub / name)
     report = Report()
-    import_tub(tub, tmp_path / "out", report, steps=5)
+    import_tub(tub, tmp_path / "out", report, path=circle(tmp_path), steps=5)
     assert report.dropped["file cannot be read"] == len(UNREADABLE)
     assert report.dropped["cut-off or malformed JSON"] == 2
     pictures = (report.dropped[f"picture {what}"] for what in ("is missing", "cannot be decoded"))
@@ -265,7 +265,7 @@ def test_catalogs_that_are_no_files_cost_their_own_records(tmp_path):
     for i, make in enumerate(MAKERS, start=1):
         make(tub / f"catalog_{i}.catalog")
     report = Report()
-    import_tub(tub, tmp_path / "out", report, steps=5)
+    import_tub(tub, tmp_path / "out", report, path=circle(tmp_path), steps=5)
     note = "catalogs that cannot be read, so their records are not known"
     assert report.notes[note] == len(UNREADABLE)
     assert report.dropped == {"cut-off or malformed JSON": 1}

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from machine_code import drawn_directly
 
 from piwm_gym.checkpoint import save
 from piwm_gym.registration import DEFAULT_VARIANT
@@ -19,6 +20,7 @@ from training.metrics import (
     HORIZON,
     WINDOWS,
     TestSet,
+    decoding,
     forecast_errors,
     misplacement,
     reading_errors,
@@ -67,6 +69,21 @@ def test_true_parameters_from_true_states_make_no_error(
 ) -> None:
     errors = forecast_errors(model, test_set, true_start(test_set), SYSTEM.reference)
     assert float(errors.abs().max()) < 1e-4
+
+
+def test_both_ways_to_a_frame_are_judged(test_set: TestSet) -> None:
+    model = drawn_directly("cartpole").eval()
+    reader = probe.FrameNet(SYSTEM, model.autoencoder.num_features).eval()
+    subject = evaluate.Subject("extrinsic-discrete", 0.05, model)
+    (row,) = evaluate.decoding_rows(subject, test_set, reader)
+    assert model.autoencoder.decodes_by == "direct"
+    for decoder, through in (("direct", ""), ("latent", "_through_the_latent")):
+        model.autoencoder.use(decoder)
+        expected = decoding(model, test_set)
+        assert row[f"foreground_mse{through}"] == expected["foreground_mse"]
+        assert row[f"x_by_the_model{through}"] == expected["reread_rmse"]["x"]
+    assert row["foreground_mse"] != row["foreground_mse_through_the_latent"]
+    assert row["x_by_the_reader"] != row["x_by_the_reader_through_the_latent"]
 
 
 def test_rmse_is_over_samples() -> None:

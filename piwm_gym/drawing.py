@@ -128,6 +128,7 @@ class Frames:
             drawn = self.draw(states[slots.rows], scenes[slots.rows])
             self._present = self._present.index_put((slots.rows,), drawn)
 
+    @torch.inference_mode(False)  # what is made in that mode, no other thread could write to
     def draw(self, states: Tensor, scenes: Tensor, stills: Tensor | None = None) -> Tensor:
         """(m, H, W, 3) uint8 frames of states in their scenes.
 

@@ -1,7 +1,7 @@
 """Fixtures for all tests; checks the shape annotations of physics and networks at run time."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -25,6 +25,14 @@ from piwm_gym.systems import System
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
 
 
 def tiny_model(variant: str = DEFAULT_VARIANT, system: str = "cartpole") -> WorldModel:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from machine_code import drawn_directly
 
+from piwm_gym import drawing
 from piwm_gym.drawing import Stills
 from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
@@ -100,6 +101,25 @@ def test_stills_are_kept_in_and_out_of_inference_mode() -> None:
         assert drawn is not None
         assert fresh is not None
         assert (drawn.int() - fresh.int()).abs().max() <= 1
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("system", ["cartpole", "lunar_lander", "donkey_car"])
+def test_inference_mode_does_not_reach_other_threads(
+    system: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "DECODE_CHUNK", {"cpu": 4})
+    model = drawn_directly(system)
+    envs, plain = (WorldModelVectorEnv(model=model, num_envs=11, output="torch") for _ in range(2))
+    plain.action_space.seed(0)
+    actions = [plain.action_space.sample() for _ in range(3)]
+    expected = [plain.reset(seed=0)[0], *(plain.step(action)[0] for action in actions)]
+    with torch.inference_mode():
+        found = [envs.reset(seed=0)[0], envs.step(actions[0])[0]]
+    found.append(envs.step(actions[1])[0])
+    with torch.inference_mode():
+        found.append(envs.step(actions[2])[0])
+    assert torch.equal(torch.stack(found), torch.stack(expected))
 
 
 @pytest.mark.parametrize("system", ["cartpole", "donkey_car"])

@@ -2,20 +2,13 @@
 
 import multiprocessing
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
 
 from piwm_gym.threads import spread
 
-
-@pytest.fixture(autouse=True)
-def three_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("three_threads")
 
 
 def _where(piece: int) -> tuple[int, str, int]:

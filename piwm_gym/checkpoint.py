@@ -97,9 +97,14 @@ def load_checkpoint(path: Path | str, device: str | torch.device = "auto") -> Wo
 
     Raises:
         CheckpointError: The file is missing, damaged, altered, of another format version, or its
-            tensors are not those of its configuration.
+            tensors are not those of its configuration; or torch's default dtype is not float32.
     """
     path, target = Path(path), resolve_device(device)
+    if torch.get_default_dtype() != torch.float32:
+        raise CheckpointError(
+            f"torch's default dtype is {torch.get_default_dtype()}; expected torch.float32, in "
+            "which models are stored and stepped: torch.set_default_dtype(torch.float32)"
+        )
     header, tensors = _read(path)
     model = _build(header, tensors.get("asset"), path)
     _check_names(model.state_dict(), tensors, path)

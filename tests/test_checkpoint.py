@@ -119,6 +119,15 @@ def test_metadata_becomes_json(model: WorldModel, tmp_path: Path) -> None:
     assert metadata["size"] == [2, 3]
 
 
+def test_another_default_dtype_is_named(saved: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(CheckpointError, match=r"default dtype is torch.float64; expected"):
+            load_checkpoint(saved)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):
         load_checkpoint(tmp_path / "nothing.safetensors")

@@ -109,8 +109,13 @@ def load_checkpoint(path: Path | str, device: str | torch.device = "auto") -> Wo
     model = _build(header, tensors.get("asset"), path)
     _check_names(model.state_dict(), tensors, path)
     _check_digest(header, tensors, path)
-    _check_finite(tensors, path, "train again, or use another checkpoint")
+    advice = "train again, or use another checkpoint"
+    _check_finite(tensors, path, advice)
     model.load_state_dict(tensors)
+    try:
+        model.params  # noqa: B018  (it refuses what no system can have)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; {advice}") from error
     model.metadata = {
         **header["metadata"],
         "format_version": header["format_version"],

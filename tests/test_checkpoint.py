@@ -206,6 +206,14 @@ REFUSALS = {
         r"did you mean 'extrinsic-discrete'",
     ),
     "unknown system": (lambda t, h: h["config"].update(system="pendulum"), "unknown system"),
+    "absurd parameters": (
+        lambda t, h: t["dynamics.raw"].fill_(500),
+        r"parameter '.*' \[.*\] is inf; expected positive, finite numbers; train again",
+    ),
+    "absurd heads": (
+        lambda t, h: h["config"]["autoencoder"]["transformer"].update(heads=7),
+        r"heads is 7; expected a divisor of width, 16",
+    ),
     "absurd sizes": (
         lambda t, h: h["config"]["autoencoder"]["vision"].update(strides=[0, 2]),
         "does not fit this piwm-gym",

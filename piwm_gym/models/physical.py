@@ -37,6 +37,10 @@ class TransformerConfig:
     merge: int = 2
     frequencies: int = 64
 
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.width % self.heads:
+            raise ValueError(f"heads is {self.heads}; expected a divisor of width, {self.width}")
+
 
 def _transformer(config: TransformerConfig) -> nn.TransformerEncoder:
     layer = nn.TransformerEncoderLayer(

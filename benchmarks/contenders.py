@@ -17,6 +17,7 @@ import piwm_gym
 from benchmarks.stopwatch import Call, Subject, Work
 from piwm_gym.donkey_client import DonkeyEnv
 from piwm_gym.donkey_sim.simulator import Simulator
+from piwm_gym.models.autoencoder import REDUCED
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.registration import get_entry
 from piwm_gym.systems import get_system
@@ -24,6 +25,7 @@ from piwm_gym.systems.picture import FrameSpec
 
 STEPS, FRAMES = "environment steps", "frames"
 COMPILED = ", compiled"
+BFLOAT16 = ", bfloat16"
 LOOP_LIMIT = 64
 """Largest number of environments for those that step or draw one after the other."""
 POOL_LIMIT = 16384
@@ -124,6 +126,17 @@ def compiled(
         envs = gym.make_vec(env_id, num_envs=n, output="torch", **source)
         name = f"piwm-gym, gymnasium.make_vec{COMPILED}"
         yield Subject(what, name, vector_call(envs, device), n, "torch", device, work=work)
+
+
+def less_precise(
+    env_id: str, source: dict[str, Any], sizes: tuple[int, ...], device: str, compiled: bool
+) -> Iterator[Subject]:
+    """This package's frames with products in bfloat16, whose floor is another one."""
+    source = {**source, "obs_type": "pixels", "device": device, "decoder": REDUCED}
+    for n, compile_ in itertools.product(sizes, (False, True) if compiled else (False,)):
+        envs = gym.make_vec(env_id, num_envs=n, output="torch", compile=compile_, **source)
+        name = f"piwm-gym, gymnasium.make_vec{BFLOAT16}{COMPILED if compile_ else ''}"
+        yield Subject(FRAMES, name, vector_call(envs, device), n, "torch", device)
 
 
 def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:

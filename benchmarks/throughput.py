@@ -39,6 +39,7 @@ from benchmarks.contenders import (
     gymnasiums,
     gymnax_subjects,
     imagined,
+    less_precise,
     resized,
 )
 from benchmarks.costs import COST_KEYS, all_costs
@@ -93,6 +94,8 @@ class Lot:
             yield from imagined(env_id, source, obs_type, sizes, device, work)
             if self.compiled:
                 yield from compiled(env_id, source, obs_type, sizes, device, work)
+        if model.autoencoder.direct is not None:
+            yield from less_precise(env_id, source, self.pixel_sizes, device, self.compiled)
         yield from rollouts(model, self.sizes, self.compiled)
         yield from decoders(model)
         yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT))

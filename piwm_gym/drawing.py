@@ -51,7 +51,7 @@ class Stills:
     def kept(self) -> bool:
         """Whether there are any: not on a GPU, which would have to wait for what has changed."""
         model = self._model
-        still = bool(model.system.scene_variables) and model.autoencoder.decodes_by == "direct"
+        still = bool(model.system.scene_variables) and model.autoencoder.decodes_by != "latent"
         return still and model.device.type == "cpu" and model.system.camera is None
 
     @torch.inference_mode(False)  # what was made in that mode could not be changed out of it

@@ -29,7 +29,7 @@ class Source:
         variant: Architecture of the shipped weights.
         checkpoint: A file, a folder, a Hub id, or None for the shipped weights.
         device: Where to run; ``"auto"`` is the GPU when there is one.
-        decoder: How frames are drawn: ``"direct"`` or through the ``"latent"``; None: directly
+        decoder: How frames are drawn, see :func:`piwm_gym.load`; None: directly
             where the checkpoint can.
     """
 

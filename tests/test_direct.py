@@ -11,6 +11,7 @@ from piwm_gym.checkpoint import save
 from piwm_gym.models import AutoencoderConfig, build_autoencoder
 from piwm_gym.models.direct import DirectConfig, DirectDecoder
 from piwm_gym.models.vision import to_uint8
+from piwm_gym.registration import ENTRIES
 from piwm_gym.systems import System, get_system
 from piwm_gym.world_model import WorldModel, WorldModelConfig
 
@@ -141,8 +142,25 @@ def test_the_paper_s_decoder_is_an_option(tmp_path: Path) -> None:
         piwm_gym.load(checkpoint=path, device="cpu", decoder="laten")
 
 
+@pytest.mark.parametrize("env_id", ENTRIES)
+def test_frames_in_bfloat16_are_off_by_two_at_most(env_id: str) -> None:
+    envs = gym.make_vec(env_id, num_envs=48, output="torch", device="cpu")
+    envs.reset(seed=0)
+    envs.action_space.seed(0)
+    for _ in range(40):
+        frames = envs.step(envs.action_space.sample())[0]
+    simulation = envs.unwrapped.simulation
+    assert torch.equal(simulation.frames(), frames)
+    envs.unwrapped.model.autoencoder.use("direct-bfloat16")
+    simulation.drawn.forget()
+    apart = (simulation.frames().int() - frames.int()).abs()
+    assert 0 < apart.max() <= 2
+    assert apart.float().mean() < 0.2
+
+
 def test_a_model_without_a_direct_decoder_says_so() -> None:
     autoencoder = build_autoencoder(AutoencoderConfig(), get_system("cartpole"))
     assert autoencoder.decodes_by == "latent"
-    with pytest.raises(ValueError, match=r"decoder is 'direct'.*expected 'latent'"):
-        autoencoder.use("direct")
+    for decoder in ("direct", "direct-bfloat16"):
+        with pytest.raises(ValueError, match=rf"decoder is '{decoder}'.*expected 'latent'"):
+            autoencoder.use(decoder)

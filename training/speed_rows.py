@@ -10,6 +10,7 @@ STATES, FRAMES = "environment steps", "frames"
 SINGLE, VECTOR = "piwm-gym, gymnasium.make", "piwm-gym, gymnasium.make_vec"
 ROLLOUT = "WorldModel.rollout, 15 steps"
 COMPILED = ", compiled"
+BFLOAT16 = ", bfloat16"
 
 SpeedRow = tuple[str, str, Callable[[Results, str], str]]
 """Figure, target, and a cell for a suffix of our subjects' names: none, or :data:`COMPILED`."""
@@ -92,6 +93,15 @@ def _of_frames(system: str, real: str) -> tuple[SpeedRow, ...]:
             "15 x",
             against(
                 Rate(VECTOR, 1024, FRAMES),
+                Rate(f"{real}, AsyncVectorEnv, frames resized", 2, FRAMES),
+                0,
+            ),
+        ),
+        (
+            'the same with `decoder="direct-bfloat16"`',
+            "",
+            against(
+                Rate(VECTOR + BFLOAT16, 1024, FRAMES),
                 Rate(f"{real}, AsyncVectorEnv, frames resized", 2, FRAMES),
                 0,
             ),

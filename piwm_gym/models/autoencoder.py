@@ -19,7 +19,8 @@ from piwm_gym.models.vision import VisionConfig, to_uint8
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import System, unknown
 
-DECODERS = ("direct", "latent")
+REDUCED = "direct-bfloat16"
+DECODERS = ("direct", REDUCED, "latent")
 """Ways from a configuration to a frame."""
 
 
@@ -73,8 +74,9 @@ class Autoencoder(nn.Module):
 
     Attributes:
         direct: The direct decoder, or None.
-        decodes_by: How :meth:`decode` draws, one of :data:`DECODERS`: directly or, as the paper
-            does it, through the latent.
+        decodes_by: How frames are drawn, one of :data:`DECODERS`: directly, whole frames for
+            environments perhaps with products in bfloat16, or, as the paper does it, through the
+            latent.
     """
 
     centre: Tensor
@@ -146,7 +148,7 @@ class Autoencoder(nn.Module):
     def decode(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B 3 H W"]:
         """Frames of configurations in SI units; values are not clipped."""
         normalized = self.normalize(configuration)
-        if self.direct is not None and self.decodes_by == "direct":
+        if self.direct is not None and self.decodes_by != "latent":
             return self.direct(normalized)
         return self.decode_latent(normalized)
 
@@ -161,9 +163,9 @@ class Autoencoder(nn.Module):
         """
         if decoder not in DECODERS:
             raise ValueError(unknown("decoder", decoder, DECODERS))
-        if decoder == "direct" and self.direct is None:
+        if decoder != "latent" and self.direct is None:
             raise ValueError(
-                "decoder is 'direct', but this model was trained without one; expected 'latent'"
+                f"decoder is {decoder!r}, but this model was trained without one; expected 'latent'"
             )
         self.decodes_by = decoder
 
@@ -176,13 +178,14 @@ class Autoencoder(nn.Module):
             configuration: SI units.
             still: Of their scenes, by :meth:`still`, where that has been drawn already.
         """
-        if self.direct is not None and self.decodes_by == "direct":
-            return self.direct.draw(self.normalize(configuration), still)
+        if self.direct is not None and self.decodes_by != "latent":
+            dtype = torch.bfloat16 if self.decodes_by == REDUCED else None
+            return self.direct.draw(self.normalize(configuration), still, dtype)
         return to_uint8(self.decode(configuration))
 
     def still(self, configuration: Float[Tensor, "B P"]) -> UInt8[Tensor, "K H W 3"] | None:
         """What of frames depends on the scene alone, if the decoder tells that apart."""
-        if self.direct is None or self.decodes_by != "direct":
+        if self.direct is None or self.decodes_by == "latent":
             return None
         return self.direct.still(self.normalize(configuration))
 
@@ -198,6 +201,7 @@ def num_parameters(module: nn.Module) -> int:
 
 __all__ = [
     "DECODERS",
+    "REDUCED",
     "Autoencoder",
     "AutoencoderConfig",
     "BottleneckFactory",

@@ -103,21 +103,25 @@ class DirectDecoder(nn.Module):
         return patches.permute(0, 2, 4, 3, 5, 1).flatten(1, 2)[:, ::every].flatten(2)
 
     def draw(
-        self, normalized: Float[Tensor, "B F"], still: UInt8[Tensor, "K H W 3"] | None = None
+        self,
+        normalized: Float[Tensor, "B F"],
+        still: UInt8[Tensor, "K H W 3"] | None = None,
+        dtype: torch.dtype | None = None,
     ) -> UInt8[Tensor, "B H W 3"]:
         """Frames as environments give them, clipped and rounded before they are put together.
 
         Args:
             normalized: Configurations.
             still: Of their scenes, by :meth:`still`, where that has been drawn already.
+            dtype: Of matrix products, if another one.
         """
         if isinstance(self.painter, MapDecoder):
-            numbers = self.painter(normalized).add_(self.background).mul_(WHITE)
+            numbers = self.painter(normalized, dtype=dtype).add_(self.background).mul_(WHITE)
             return self._frames(self._joined(self._packed(numbers)))
         if still is None:
             still = self.still(normalized)
             assert still is not None
-        near, drawn = self.painter.drawn(normalized, self.background, WHITE)
+        near, drawn = self.painter.drawn(normalized, self.background, WHITE, dtype)
         words = still.flatten(1).view(self.word)
         return self._frames(self._put(words, near, self._packed(drawn)))
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from piwm_gym.models.precision import add_product, through
 from piwm_gym.models.tokens import Grid
 from piwm_gym.systems import Camera, FrameSpec, System
 
@@ -173,13 +174,17 @@ class MapDecoder(nn.Module):
         )
 
     def forward(
-        self, configuration: Float[Tensor, "B 4"], every: int = 1
+        self,
+        configuration: Float[Tensor, "B 4"],
+        every: int = 1,
+        dtype: torch.dtype | None = None,
     ) -> Float[Tensor, "B N C"]:
         """Tokens of a configuration.
 
         Args:
             configuration: Normalised.
             every: 2 for every second token alone, and so on.
+            dtype: Of the layers' products, if another one.
         """
         place = configuration[:, :2] * self.scale + self.centre
         cos, sin = configuration[:, 2, None], configuration[:, 3, None]
@@ -188,10 +193,16 @@ class MapDecoder(nn.Module):
         seen = torch.stack((cos * ahead - sin * left, sin * ahead + cos * left), dim=-1)
         seen = (place[:, None] + seen).flatten(0, 1)
         features = (self.fine(seen), self.coarse(seen), self._behind(points, cos, sin))
-        return self.layers(self._read(features, self.coarse(place), self.token_bias[::every]))
+        read = self._read(features, self.coarse(place), self.token_bias[::every], dtype)
+        tokens = through(self.layers, read, dtype)
+        return tokens if dtype is None else tokens.float()
 
     def _read(
-        self, features: Sequence[Tensor], here: Float[Tensor, "B C"], bias: Float[Tensor, "N W"]
+        self,
+        features: Sequence[Tensor],
+        here: Float[Tensor, "B C"],
+        bias: Float[Tensor, "N W"],
+        dtype: torch.dtype | None,
     ) -> Tensor:
         """``read`` of everything that the maps say, without putting it side by side first.
 
@@ -199,6 +210,7 @@ class MapDecoder(nn.Module):
             features: Of tokens: what fine and coarse map say of the points and what stands behind.
             here: What the map says of the place of the car itself, the same for all tokens.
             bias: Of the tokens.
+            dtype: Of the products, if another one.
         """
         fine, coarse = self.fine.channels, self.coarse.channels
         ground, behind, own = self.read.weight.split(
@@ -209,7 +221,7 @@ class MapDecoder(nn.Module):
         tokens = read.flatten(0, 1)
         for feature, weight in zip(features, (*by_point, behind), strict=True):
             weight = weight.flatten(1)
-            tokens = tokens.addmm_(feature.reshape(-1, weight.shape[1]), weight.T)
+            add_product(tokens, feature.reshape(-1, weight.shape[1]), weight, dtype)
         return tokens.view_as(read)
 
     def _behind(

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from piwm_gym.models.precision import add_product, through
 from piwm_gym.models.tokens import Grid
 from piwm_gym.models.window import BodyWindow, chosen
 from piwm_gym.systems import SideView, System
@@ -76,9 +77,20 @@ class SideViewPainter(nn.Module):
         return onto(behind.repeat(len(skyline), 1, 1), self.ground, skyline, scale)
 
     def drawn(
-        self, normalized: Float[Tensor, "B P"], base: Float[Tensor, " S"], scale: float = 1.0
+        self,
+        normalized: Float[Tensor, "B P"],
+        base: Float[Tensor, " S"],
+        scale: float = 1.0,
+        dtype: torch.dtype | None = None,
     ) -> tuple[Int64[Tensor, "B M"], Float[Tensor, "B M S"]]:
-        """The places that bodies change, and what is there; arguments as for :meth:`still`."""
+        """The places that bodies change, and what is there.
+
+        Args:
+            normalized: Configurations.
+            base: As for :meth:`still`.
+            scale: Likewise.
+            dtype: Of the products after the first one, which sees where the bodies are.
+        """
         around = self.around
         configuration = around.configuration(normalized)
         poses = self.system.poses(configuration)
@@ -91,9 +103,9 @@ class SideViewPainter(nn.Module):
             heights = chosen(self._heights(self._scene(configuration)), columns)
             skyline = self._skyline(y[:, :, None, None], heights[:, None])
             seen += (skyline,)
-            patches = onto(patches, self.ground, skyline, scale)
+            patches = onto(patches, self.ground, skyline, scale, dtype)
         look = self.look(torch.cat(seen, dim=-1))
-        return near, onto(patches, self.body, look.add_(self.place[near]), scale)
+        return near, onto(patches, self.body, look.add_(self.place[near]), scale, dtype)
 
     def _scene(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B S"]:
         return configuration[:, len(self.system.visible) :]
@@ -144,7 +156,11 @@ class SideViewPainter(nn.Module):
 
 
 def onto(
-    patches: Float[Tensor, "B N S"], layers: nn.Sequential, seen: Tensor, scale: float
+    patches: Float[Tensor, "B N S"],
+    layers: nn.Sequential,
+    seen: Tensor,
+    scale: float,
+    dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "B N S"]:
     """Add what layers make of what is seen, in the matrix product of the last one.
 
@@ -153,14 +169,13 @@ def onto(
         layers: A linear one comes last.
         seen: (B, N, F) their inputs.
         scale: By which what they make is multiplied.
+        dtype: Of their products.
     """
     *before, last = layers
     assert isinstance(last, nn.Linear)
-    for layer in before:
-        seen = layer(seen)
+    seen = through(before, seen, dtype).flatten(0, 1)
     sums = patches.add_(last.bias, alpha=scale).flatten(0, 1)
-    seen = seen.flatten(0, 1).to(sums.dtype)  # mixed precision does not reach products in place
-    return sums.addmm_(seen, last.weight.T, alpha=scale).view_as(patches)
+    return add_product(sums, seen, last.weight, dtype, scale).view_as(patches)
 
 
 def _layers(inputs: int, width: int, outputs: int) -> nn.Sequential:

@@ -17,7 +17,6 @@ import piwm_gym
 from benchmarks.stopwatch import Call, Subject, Work
 from piwm_gym.donkey_client import DonkeyEnv
 from piwm_gym.donkey_sim.simulator import Simulator
-from piwm_gym.models.autoencoder import REDUCED
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.registration import get_entry
 from piwm_gym.systems import get_system
@@ -94,49 +93,32 @@ def imagined(
     obs_type: str,
     sizes: tuple[int, ...],
     device: str,
-    work: Work,
+    work: Work | None,
+    suffix: str = "",
+    outputs: tuple[str, ...] = ("torch",),
 ) -> Iterator[Subject]:
-    """This package's environments, whose steps take at least so much work."""
+    """This package's environments.
+
+    Args:
+        env_id: Which.
+        source: What else they are made with.
+        obs_type: What they show.
+        sizes: Numbers of slots.
+        device: Where they run.
+        work: What a step takes at least; None where the floor is another one.
+        suffix: What their names say of the source.
+        outputs: Kinds of arrays.
+    """
     source = {**source, "obs_type": obs_type, "device": device}
     what = STEPS if obs_type == "state" else FRAMES
     if device == "cpu":
         call = scalar_call(gym.make(env_id, **source))
-        yield Subject(what, "piwm-gym, gymnasium.make", call, 1, work=work)
-    for output, n in itertools.product(("numpy", "torch"), sizes):
+        yield Subject(what, f"piwm-gym, gymnasium.make{suffix}", call, 1, work=work)
+    name = f"piwm-gym, gymnasium.make_vec{suffix}"
+    for output, n in itertools.product(outputs, sizes):
         envs = gym.make_vec(env_id, num_envs=n, output=output, **source)
         call = vector_call(envs, device if output == "torch" else "")
-        yield Subject(what, "piwm-gym, gymnasium.make_vec", call, n, output, device, work=work)
-
-
-def compiled(
-    env_id: str,
-    source: dict[str, Any],
-    obs_type: str,
-    sizes: tuple[int, ...],
-    device: str,
-    work: Work,
-) -> Iterator[Subject]:
-    """This package's environments with a compiled step, and compiled drawing with frames."""
-    source = {**source, "obs_type": obs_type, "device": device, "compile": True}
-    what = STEPS if obs_type == "state" else FRAMES
-    if device == "cpu":
-        name = f"piwm-gym, gymnasium.make{COMPILED}"
-        yield Subject(what, name, scalar_call(gym.make(env_id, **source)), 1, work=work)
-    for n in sizes:
-        envs = gym.make_vec(env_id, num_envs=n, output="torch", **source)
-        name = f"piwm-gym, gymnasium.make_vec{COMPILED}"
-        yield Subject(what, name, vector_call(envs, device), n, "torch", device, work=work)
-
-
-def less_precise(
-    env_id: str, source: dict[str, Any], sizes: tuple[int, ...], device: str, compiled: bool
-) -> Iterator[Subject]:
-    """This package's frames with products in bfloat16, whose floor is another one."""
-    source = {**source, "obs_type": "pixels", "device": device, "decoder": REDUCED}
-    for n, compile_ in itertools.product(sizes, (False, True) if compiled else (False,)):
-        envs = gym.make_vec(env_id, num_envs=n, output="torch", compile=compile_, **source)
-        name = f"piwm-gym, gymnasium.make_vec{BFLOAT16}{COMPILED if compile_ else ''}"
-        yield Subject(FRAMES, name, vector_call(envs, device), n, "torch", device)
+        yield Subject(what, name, call, n, output, device, work=work)
 
 
 def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
@@ -234,11 +216,11 @@ def embedded_simulator() -> Iterator[Subject]:
 
 
 __all__ = [
+    "BFLOAT16",
     "COMPILED",
     "FRAMES",
     "LOOP_LIMIT",
     "STEPS",
-    "compiled",
     "drawn_actions",
     "embedded_simulator",
     "envpool_subjects",

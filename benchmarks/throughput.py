@@ -32,14 +32,14 @@ from rich.progress import track
 
 import piwm_gym
 from benchmarks.contenders import (
+    BFLOAT16,
+    COMPILED,
     LOOP_LIMIT,
-    compiled,
     embedded_simulator,
     envpool_subjects,
     gymnasiums,
     gymnax_subjects,
     imagined,
-    less_precise,
     resized,
 )
 from benchmarks.costs import COST_KEYS, all_costs
@@ -49,6 +49,7 @@ from benchmarks.model_calls import decoders, encoding, of_frame, rollouts
 from benchmarks.stopwatch import Subject, machine
 from benchmarks.tables import Row, print_rows, update_csv
 from piwm_gym.checkpoint import CheckpointError
+from piwm_gym.models.autoencoder import REDUCED
 from piwm_gym.registration import DEFAULT_VARIANT, get_entry
 from piwm_gym.systems import System
 
@@ -91,11 +92,16 @@ class Lot:
             ("state", self.sizes, of_step(model.system)),
             ("pixels", self.pixel_sizes, of_frame(model)),
         ):
-            yield from imagined(env_id, source, obs_type, sizes, device, work)
+            both = ("numpy", "torch")
+            yield from imagined(env_id, source, obs_type, sizes, device, work, outputs=both)
             if self.compiled:
-                yield from compiled(env_id, source, obs_type, sizes, device, work)
+                made = {**source, "compile": True}
+                yield from imagined(env_id, made, obs_type, sizes, device, work, COMPILED)
         if model.autoencoder.direct is not None:
-            yield from less_precise(env_id, source, self.pixel_sizes, device, self.compiled)
+            for suffix in ("", COMPILED) if self.compiled else ("",):
+                made = {**source, "decoder": REDUCED, "compile": bool(suffix)}
+                name = f"{BFLOAT16}{suffix}"
+                yield from imagined(env_id, made, "pixels", self.pixel_sizes, device, None, name)
         yield from rollouts(model, self.sizes, self.compiled)
         yield from decoders(model)
         yield from encoding(model, tuple(n for n in self.pixel_sizes if n <= LOOP_LIMIT))

@@ -32,6 +32,8 @@ Whole = TypeVar("Whole", Tensor, np.ndarray)
 
 def _shift_right(x: Whole, bits: int) -> Whole:
     """Logical shift; that of signed numbers copies the sign bit."""
+    if isinstance(x, np.ndarray):
+        return (x.view(np.uint64) >> bits).view(np.int64)  # which torch cannot shift
     return (x >> bits) & (2 ** (64 - bits) - 1)
 
 

@@ -252,7 +252,7 @@ class Simulation:
         if self.max_episode_steps is None:
             truncated = torch.zeros_like(terminated)
         else:
-            truncated = self.elapsed >= self.max_episode_steps
+            truncated = _reached(self.elapsed, self.max_episode_steps)
         self.done = self.done | terminated | truncated
         return Outcome(reward, terminated, truncated)
 
@@ -307,6 +307,11 @@ class Simulation:
         self.params.restore(snapshot.params)
         self.started = True
         self.drawn.forget()
+
+
+def _reached(elapsed: Tensor, limit: int) -> Tensor:
+    """(n,) bool, whether as many steps have gone; numpy compares several times faster."""
+    return torch.from_numpy(elapsed.numpy() >= limit) if elapsed.is_cpu else elapsed >= limit
 
 
 __all__ = ["Simulation", "Snapshot"]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from piwm_gym.slots import Slots
 from piwm_gym.systems import Params, unknown
+from piwm_gym.systems.params import all_valid
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,7 @@ def _read_value(kind: type[Params], name: str, value: Any, num_slots: int) -> Te
     tensor = given.float().clone()
     if tensor.shape not in ((), (num_slots,)):
         raise ValueError(f"parameter {name!r} has shape {tuple(tensor.shape)}; {expected}")
-    allowed = tensor.isfinite() & (tensor >= 0 if vanish else tensor > 0)
-    if not bool(allowed.all()):
+    if not all_valid(tensor, vanish):
         raise ValueError(f"parameter {name!r} is {value}; {expected}")
     return tensor
 

@@ -157,21 +157,18 @@ class CartPole(System):
         Returns:
             State ``params.tau`` seconds later.
         """
-        x, x_dot, theta, theta_dot = state.unbind(-1)
-        force = params.force_mag * (2 * action.to(state.dtype) - 1)
+        _, x_dot, theta, theta_dot = state.unbind(-1)
+        # Divided by the mass first, what depends on parameters only costs one pass over a batch.
+        push = params.force_mag / params.total_mass
+        lever = params.polemass_length / params.total_mass
         sin, cos = torch.sin(theta), torch.cos(theta)
-        temp = (force + params.polemass_length * theta_dot**2 * sin) / params.total_mass
-        inertia = params.length * (4.0 / 3.0 - params.masspole * cos**2 / params.total_mass)
-        theta_acc = (params.gravity * sin - cos * temp) / inertia
-        x_acc = temp - params.polemass_length * theta_acc * cos / params.total_mass
-        return columns(
-            (
-                x + params.tau * x_dot,
-                x_dot + params.tau * x_acc,
-                theta + params.tau * theta_dot,
-                theta_dot + params.tau * theta_acc,
-            )
-        )
+        lever_cos = cos * lever
+        temp = action.to(state.dtype) * (2 * push) - push + theta_dot * theta_dot * sin * lever
+        inertia = 4.0 / 3.0 * params.length - lever_cos * cos
+        theta_acc = (sin * params.gravity - cos * temp) / inertia
+        x_acc = temp - theta_acc * lever_cos
+        rates = torch.stack((x_dot, x_acc, theta_dot, theta_acc))
+        return (rates * params.tau + state.movedim(-1, 0)).movedim(0, -1)  # rates lead: columns
 
     def reward(
         self,

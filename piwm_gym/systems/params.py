@@ -1,5 +1,6 @@
 """Physical parameters of a system: values with units, and which combinations are learned."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -74,8 +75,7 @@ class Params:
             value = getattr(self, f.name)
             number = torch.as_tensor(value)
             vanish = f.metadata["may_vanish"]
-            valid = torch.isfinite(number) & (number >= 0 if vanish else number > 0)
-            if number.is_complex() or not bool(valid.all()):
+            if number.is_complex() or not all_valid(number, vanish):
                 raise ValueError(
                     f"parameter {f.name!r} [{f.metadata['unit']}] is {value}; expected "
                     f"{'non-negative' if vanish else 'positive'}, finite numbers"
@@ -103,4 +103,9 @@ class Params:
         return replace(self, **changes)
 
 
-__all__ = ["Learnable", "Parametrisation", "Params", "Scalar", "parameter"]
+def all_valid(numbers: Tensor, may_vanish: bool) -> bool:
+    """Whether all are positive, or zero where that is allowed, and finite; no NaN is."""
+    return bool(((numbers >= 0 if may_vanish else numbers > 0) & (numbers < math.inf)).all())
+
+
+__all__ = ["Learnable", "Parametrisation", "Params", "Scalar", "all_valid", "parameter"]

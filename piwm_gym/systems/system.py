@@ -301,8 +301,8 @@ class System(ABC):
         """
         raise NotImplementedError(f"{self.name} is not seen from the side")
 
-    def skyline(self, scene: Float[Tensor, "B S"], x: Float[Tensor, " M"]) -> Float[Tensor, "B M"]:
-        """Height (m) of the ground of a ``side_view`` at M places, for systems with a scene."""
+    def skyline(self, scene: Float[Tensor, "B S"], x: Float[Tensor, "B M"]) -> Float[Tensor, "B M"]:
+        """Height (m) of the ground of a ``side_view`` at places x, for systems with a scene."""
         raise NotImplementedError(f"{self.name} has no scene")
 
     @abstractmethod
@@ -389,8 +389,8 @@ class System(ABC):
         """
         given = {} if scene is None else {"scene": scene}
         states = []
-        for t in range(actions.shape[1]):
+        for t, action in enumerate(actions.unbind(1)):
             drawn = {} if noise is None else {"noise": noise[:, t]}
-            state = self.transition(state, actions[:, t], params, **drawn, **given)
-            states.append(state)
-        return torch.stack(states, dim=-2)
+            state = self.transition(state, action, params, **drawn, **given)
+            states.append(state.movedim(-1, 0))
+        return torch.stack(states).movedim((0, 1), (-2, -1))

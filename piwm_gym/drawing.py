@@ -157,19 +157,23 @@ class Frames:
         return frames
 
     def _put(self, piece: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> None:
-        """Draw a few of many frames, which are moved while they are in the processor's cache."""
+        """Draw a few of many frames."""
         frames, states, scenes, still = piece
-        frames.copy_(self._drawn(states, scenes, still))
+        self._drawn(states, scenes, still, frames)
 
     @torch.no_grad()
-    def _drawn(self, states: Tensor, scenes: Tensor, still: Tensor | None) -> Tensor:
+    def _drawn(
+        self, states: Tensor, scenes: Tensor, still: Tensor | None, out: Tensor | None = None
+    ) -> Tensor:
         compiled = self.by_size.get((self._model.autoencoder.decodes_by, len(states)))
         if compiled is not None and still is None and self._stills.kept:
             still = self._stills.draw(scenes)
         stills = () if still is None else (still,)
         if compiled is not None:
-            return compiled(states, scenes, *stills)
-        return self._model.draw(states, scenes if self._scenic else None, *stills)
+            frames = compiled(states, scenes, *stills)
+            return frames if out is None else out.copy_(frames)  # while they are in the cache
+        into = {} if out is None else {"out": out}
+        return self._model.draw(states, scenes if self._scenic else None, *stills, **into)
 
     def _compile(self, states: Tensor, scenes: Tensor, stills: Tensor | None) -> None:
         """Compile drawing for as many frames as :meth:`draw` draws at once for all slots."""

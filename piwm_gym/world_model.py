@@ -401,6 +401,7 @@ class WorldModel(nn.Module):
         states: Float[Tensor, "*B D"],
         scene: Float[Tensor, "*C S"] | None = None,
         still: UInt8[Tensor, "B H W 3"] | None = None,
+        out: UInt8[Tensor, "*B H W 3"] | None = None,
     ) -> UInt8[Tensor, "*B H W 3"]:
         """Frames of states as environments give them: :meth:`decode`, rounded, in less time.
 
@@ -408,18 +409,24 @@ class WorldModel(nn.Module):
             states: As for :meth:`decode`.
             scene: Likewise.
             still: Of the scenes of (B, D) states, by :meth:`still`, where that is drawn already.
+            out: Where to put them, instead of new memory; contiguous.
 
         Raises:
-            ValueError: As for :meth:`decode`; stills of another shape or dtype.
+            ValueError: As for :meth:`decode`; ``still`` or ``out`` of another shape or dtype, or
+                ``out`` in pieces.
         """
-        expected = (*states.shape[:-1], *self.system.frame.size, 3)
-        if still is not None and (still.dtype, still.shape) != (torch.uint8, expected):
-            raise ValueError(
-                f"still has shape {tuple(still.shape)} and dtype {still.dtype}; expected uint8 "
-                f"frames of the states' scenes, {expected}, as still() gives them"
-            )
-        frames = self.autoencoder.draw_frames(self._configurations(states, scene), still)
-        return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
+        shape = (*states.shape[:-1], *self.system.frame.size, 3)
+        for name, given in (("still", still), ("out", out)):
+            if given is not None and (given.dtype, given.shape) != (torch.uint8, shape):
+                raise ValueError(
+                    f"{name} has shape {tuple(given.shape)} and dtype {given.dtype}; expected "
+                    f"uint8 frames of the states, {shape}"
+                )
+        if out is not None and not out.is_contiguous():
+            raise ValueError(f"out has strides {out.stride()}; expected contiguous memory")
+        flat = None if out is None else out.view(-1, *shape[-3:])
+        frames = self.autoencoder.draw_frames(self._configurations(states, scene), still, flat)
+        return frames.view(shape) if out is None else out
 
     @torch.no_grad()
     def still(self, scene: Float[Tensor, "B S"]) -> UInt8[Tensor, "B H W 3"] | None:

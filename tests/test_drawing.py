@@ -12,6 +12,8 @@ from machine_code import drawn_directly
 
 from piwm_gym import drawing
 from piwm_gym.drawing import Stills
+from piwm_gym.models.autoencoder import DECODERS
+from piwm_gym.systems import SYSTEMS
 from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
 
@@ -137,6 +139,23 @@ def test_stills_of_other_shapes_are_refused(lander: WorldModel) -> None:
     for wrong in (still[:1], still.float(), still[..., 0]):
         with pytest.raises(ValueError, match=r"still has shape .* expected uint8 .* \(2, "):
             lander.draw(states, scenes, wrong)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_frames_are_put_where_they_are_wanted(system: str, decoder: str) -> None:
+    model = drawn_directly(system)
+    model.autoencoder.use(decoder)
+    states = model.system.initial(torch.rand(6, model.system.num_initial_uniforms))
+    states = states.view(2, 3, -1)
+    frames = torch.zeros(2, 3, *model.system.frame.size, 3, dtype=torch.uint8)
+    assert model.draw(states, out=frames) is frames
+    assert torch.equal(frames, model.draw(states))
+    for wrong, named in ((frames[0], "out has shape .*;"), (frames.int(), "out .*int32;")):
+        with pytest.raises(ValueError, match=rf"{named} expected uint8 .* \(2, 3, "):
+            model.draw(states, out=wrong)
+    with pytest.raises(ValueError, match=r"out has strides .* expected contiguous memory"):
+        model.draw(states, out=frames.transpose(3, 2).contiguous().transpose(3, 2))
 
 
 PAGE_FAULTS = """

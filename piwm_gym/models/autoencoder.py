@@ -170,18 +170,23 @@ class Autoencoder(nn.Module):
         self.decodes_by = decoder
 
     def draw_frames(
-        self, configuration: Float[Tensor, "B P"], still: UInt8[Tensor, "K H W 3"] | None = None
+        self,
+        configuration: Float[Tensor, "B P"],
+        still: UInt8[Tensor, "K H W 3"] | None = None,
+        out: UInt8[Tensor, "B H W 3"] | None = None,
     ) -> UInt8[Tensor, "B H W 3"]:
         """Frames as environments give them; the direct decoder has a short way there.
 
         Args:
             configuration: SI units.
             still: Of their scenes, by :meth:`still`, where that has been drawn already.
+            out: Where to put them, contiguous in memory.
         """
         if self.direct is not None and self.decodes_by != "latent":
             dtype = torch.bfloat16 if self.decodes_by == REDUCED else None
-            return self.direct.draw(self.normalize(configuration), still, dtype)
-        return to_uint8(self.decode(configuration))
+            return self.direct.draw(self.normalize(configuration), still, dtype, out)
+        frames = to_uint8(self.decode(configuration))
+        return frames if out is None else out.copy_(frames)
 
     def still(self, configuration: Float[Tensor, "B P"]) -> UInt8[Tensor, "K H W 3"] | None:
         """What of frames depends on the scene alone, if the decoder tells that apart."""

@@ -87,7 +87,8 @@ class DirectDecoder(nn.Module):
             frames = self._joined(self.painter(normalized) + self.background)
         else:
             still = self._joined(self.painter.still(normalized, self.background))
-            frames = self._put(still, *self.painter.drawn(normalized, self.background))
+            frames = still.expand(len(normalized), -1).clone()
+            frames = self._put(frames, *self.painter.drawn(normalized, self.background))
         rows, columns = self.grid
         return frames.view(-1, rows * self.patch, columns * self.patch, 3).movedim(-1, 1)
 
@@ -107,6 +108,7 @@ class DirectDecoder(nn.Module):
         normalized: Float[Tensor, "B F"],
         still: UInt8[Tensor, "K H W 3"] | None = None,
         dtype: torch.dtype | None = None,
+        out: UInt8[Tensor, "B H W 3"] | None = None,
     ) -> UInt8[Tensor, "B H W 3"]:
         """Frames as environments give them, clipped and rounded before they are put together.
 
@@ -114,16 +116,19 @@ class DirectDecoder(nn.Module):
             normalized: Configurations.
             still: Of their scenes, by :meth:`still`, where that has been drawn already.
             dtype: Of matrix products, if another one.
+            out: Where to put them, contiguous in memory.
         """
+        words = None if out is None else out.flatten(1).view(self.word)
         if isinstance(self.painter, MapDecoder):
             numbers = self.painter(normalized, dtype=dtype).add_(self.background).mul_(WHITE)
-            return self._frames(self._joined(self._packed(numbers)))
+            return self._frames(self._joined(self._packed(numbers), words))
         if still is None:
             still = self.still(normalized)
             assert still is not None
         near, drawn = self.painter.drawn(normalized, self.background, WHITE, dtype)
-        words = still.flatten(1).view(self.word)
-        return self._frames(self._put(words, near, self._packed(drawn)))
+        behind = still.flatten(1).view(self.word).expand(len(near), -1)
+        frames = behind.clone() if words is None else words.copy_(behind)
+        return self._frames(self._put(frames, near, self._packed(drawn)))
 
     def still(self, normalized: Float[Tensor, "B F"]) -> UInt8[Tensor, "K H W 3"] | None:
         """What scenes look like without the bodies; None where nothing stands still.
@@ -145,22 +150,32 @@ class DirectDecoder(nn.Module):
         """
         return numbers.round_().clamp_(0, WHITE).to(torch.uint8).view(self.word)
 
-    def _joined(self, patches: Shaped[Tensor, "B N S"]) -> Shaped[Tensor, "B L"]:
-        """Row by row of pixels: rows of patches, rows of pixels within them, columns of patches."""
+    def _joined(
+        self, patches: Shaped[Tensor, "B N S"], out: Shaped[Tensor, "B L"] | None = None
+    ) -> Shaped[Tensor, "B L"]:
+        """Row by row of pixels: rows of patches, rows of pixels within them, columns of patches.
+
+        Args:
+            patches: To be put side by side.
+            out: Where to put them, contiguous in memory.
+        """
         rows, columns = self.grid
-        split = patches.reshape(len(patches), rows, columns, self.patch, -1)
-        return split.transpose(2, 3).flatten(1)
+        split = patches.reshape(len(patches), rows, columns, self.patch, -1).transpose(2, 3)
+        if out is None:
+            return split.flatten(1)
+        out.view(split.shape).copy_(split)
+        return out
 
     def _put(
         self,
-        still: Shaped[Tensor, "K L"],
+        frames: Shaped[Tensor, "B L"],
         near: Int64[Tensor, "B M"],
         drawn: Shaped[Tensor, "B M S"],
     ) -> Shaped[Tensor, "B L"]:
         """Joined frames with other patches in some places.
 
         Args:
-            still: The frames; K is B, or 1 if they are all the same.
+            frames: Contiguous in memory; written to.
             near: The places.
             drawn: What is there instead.
         """
@@ -168,12 +183,11 @@ class DirectDecoder(nn.Module):
         across = drawn.shape[-1] // self.patch
         line = columns * across
         first = near // columns * (self.patch * line) + near % columns * across
-        first = first + torch.arange(batch, device=near.device)[:, None] * still.shape[1]
+        first = first + torch.arange(batch, device=near.device)[:, None] * frames.shape[1]
         rows = torch.arange(self.patch, device=near.device)[:, None] * line
         within = (rows + torch.arange(across, device=near.device)).flatten()
-        frames = still.expand(batch, -1).clone().flatten()
         places = (first[..., None] + within).flatten()
-        return frames.index_copy_(0, places, drawn.flatten()).view(batch, -1)
+        return frames.view(-1).index_copy_(0, places, drawn.flatten()).view(batch, -1)
 
     def _frames(self, words: Shaped[Tensor, "B L"]) -> UInt8[Tensor, "B H W 3"]:
         """Joined frames of packed numbers, byte by byte."""

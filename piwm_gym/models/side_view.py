@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from piwm_gym.models.precision import add_product, through
 from piwm_gym.models.tokens import Grid
-from piwm_gym.models.window import BodyWindow, chosen
+from piwm_gym.models.window import BodyWindow
 from piwm_gym.systems import SideView, System
 
 SKYLINE_POINTS = 5
@@ -72,8 +72,8 @@ class SideViewPainter(nn.Module):
         if self.ground is None:
             return behind[None]
         scene = self._scene(self.around.configuration(normalized))
-        heights = self._heights(scene)[:, None]
-        skyline = self._skyline(self.around.y[None, :, None, None], heights)
+        heights = self._heights(scene, self.around.x.expand(len(scene), -1))
+        skyline = self._skyline(self.around.y[None], heights)
         return onto(behind.repeat(len(skyline), 1, 1), self.ground, skyline, scale)
 
     def drawn(
@@ -100,8 +100,7 @@ class SideViewPainter(nn.Module):
         x, y = around.x[columns], around.y[rows]
         seen, patches = self._seen(poses, x, y), ((self.background + base) * scale)[near]
         if self.ground is not None:
-            heights = chosen(self._heights(self._scene(configuration)), columns)
-            skyline = self._skyline(y[:, :, None, None], heights[:, None])
+            skyline = self._skyline(y, self._heights(self._scene(configuration), x))
             seen += (skyline,)
             patches = onto(patches, self.ground, skyline, scale, dtype)
         look = self.look(torch.cat(seen, dim=-1))
@@ -135,15 +134,16 @@ class SideViewPainter(nn.Module):
         phase = plain @ self.frequencies
         return plain, phase.sin(), phase.cos()
 
-    def _heights(self, scene: Float[Tensor, "B S"]) -> Float[Tensor, "B C K"]:
-        """Of the ground at points across the columns of patches, m."""
-        around = self.around
-        across = torch.linspace(-0.5, 0.5, SKYLINE_POINTS, device=around.x.device)
-        places = (around.x[:, None] + around.wide * across).flatten()
-        return self.system.skyline(scene, places).unflatten(1, (len(around.x), -1))
+    def _heights(
+        self, scene: Float[Tensor, "B S"], x: Float[Tensor, "B C"]
+    ) -> Float[Tensor, "B C K"]:
+        """Of the ground at points across columns of patches, whose middles are at x, m."""
+        across = torch.linspace(-0.5, 0.5, SKYLINE_POINTS, device=x.device)
+        places = (x[..., None] + self.around.wide * across).flatten(1)
+        return self.system.skyline(scene, places).unflatten(1, (x.shape[1], -1))
 
     def _skyline(
-        self, y: Float[Tensor, "A R 1 1"], heights: Float[Tensor, "B 1 C K"]
+        self, y: Float[Tensor, "A R"], heights: Float[Tensor, "B C K"]
     ) -> Float[Tensor, "B M K"]:
         """How high patches lie above points of the ground below them, in patches.
 
@@ -151,7 +151,7 @@ class SideViewPainter(nn.Module):
             y: Of the rows of patches, m.
             heights: Of the ground at the columns of patches, m.
         """
-        above = (y - heights) / self.around.tall
+        above = (y[:, :, None, None] - heights[:, None]) / self.around.tall
         return above.clamp(-BEYOND, BEYOND).flatten(1, 2)
 
 

@@ -377,9 +377,11 @@ class LunarLander(System):
         """The hull."""
         return configuration[:, :3, None]
 
-    def skyline(self, scene: Float[Tensor, "B 11"], x: Float[Tensor, " M"]) -> Float[Tensor, "B M"]:
+    def skyline(
+        self, scene: Float[Tensor, "B 11"], x: Float[Tensor, "B M"]
+    ) -> Float[Tensor, "B M"]:
         """The terrain."""
-        return lunar_ground.ground(scene, x.expand(len(scene), -1))[0]
+        return lunar_ground.ground(scene, x)[0]
 
     def reward(
         self,

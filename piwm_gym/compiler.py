@@ -4,7 +4,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from ctypes import CDLL
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,13 @@ def available(device: torch.device) -> bool:
     """Whether torch has what it needs to compile: a C++ compiler, or Triton on a GPU."""
     if device.type == "cuda":
         return importlib.util.find_spec("triton") is not None
-    compilers = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
-    return device.type == "cpu" and any(map(shutil.which, filter(None, compilers)))
+    return device.type == "cpu" and cpp_compiler() is not None
+
+
+def cpp_compiler() -> str | None:
+    """Path of a C++ compiler, that of the variable CXX if there is one."""
+    names = filter(None, (os.environ.get("CXX"), "g++", "clang++", "c++"))
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = False) -> Step:
@@ -50,13 +54,6 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
         compiled = compile_fx_inner(graph, list(inputs))
     call = getattr(compiled, "current_callable", None) or compiled  # without what debugs it
     return lambda inputs: call(list(inputs))
-
-
-def shared_library(source: str) -> CDLL:
-    """C++ for the CPU, compiled or found in torch's cache; zeros keep their signs."""
-    from torch._inductor.codecache import CppCodeCache
-
-    return CppCodeCache.load(source, extra_flags=("-fsigned-zeros",))
 
 
 def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
@@ -94,8 +91,8 @@ __all__ = [
     "Function",
     "Step",
     "available",
+    "cpp_compiler",
     "cuda_graph",
     "host_code",
-    "shared_library",
     "with_weights",
 ]

@@ -160,7 +160,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | `randomize`   | dict | `None`                   | name to (low, high): drawn per episode  |
     | `device`      | str  | `"auto"`                 | the GPU when there is one               |
     | `render_mode` | str  | `None`                   | `"rgb_array"`: `render()` gives frames  |
-    | `compile`     | bool | `False`                  | compile steps and the drawing of frames |
+    | `compile`     | bool | `None`                   | compile steps and the drawing of frames |
     | `decoder`     | str  | `None`                   | `"direct-bfloat16"` or `"latent"`       |
 
     Physical parameters of Cart Pole:
@@ -235,7 +235,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         device: torch.device | str = "auto",
         render_mode: str | None = None,
         model: WorldModel | None = None,
-        compile: bool = False,
+        compile: bool | None = None,
         decoder: str | None = None,
     ) -> None:
         """Load the world model.
@@ -252,8 +252,9 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             model: A model in memory instead of a checkpoint; not through ``gymnasium.make``,
                 which copies its arguments.
             compile: Compile the step, now, and drawing at the first frame, which takes a while
-                (less the next time). States may differ in the last bits of sines and cosines,
-                frames by 1 of 255.
+                (less the next time); frames may differ by 1 of 255. None: compile steps of Cart
+                Pole and Lunar Lander after some thousands of them, by a process of its own, which
+                changes nothing but their speed. False: nothing.
             decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 2 of
                 255, which is quicker where the processor or GPU computes in bfloat16; or, as the
                 paper does it, through the ``"latent"``. Default: directly where the checkpoint can.
@@ -270,6 +271,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             params=params,
             randomize=randomize,
             compiled=AutoresetMode.DISABLED if compile else None,
+            eventually=compile is None,
         )
         self._told_params: tuple[Any, dict[str, float]] = (None, {})
         self.obs_type = obs_type

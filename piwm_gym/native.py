@@ -1,43 +1,56 @@
 """Straight-line code on single numbers as machine code.
 
-The same lines as :func:`piwm_gym.scalar.scalar_code` runs, in C++: a step of a single slot is
-then a call that takes microseconds. Sine and cosine are the C++ library's and may differ from
-torch's in the last bit.
+The same lines as :func:`piwm_gym.scalar.scalar_code` runs, in C++, with the same bits: a step of a
+single slot is then a call that takes microseconds. For what torch rounds in its own way, such as
+sines, it asks torch, and remembers the latest answers: a step begins where the one before it ended.
 """
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import c_void_p
-from itertools import accumulate
+from ctypes import CFUNCTYPE, addressof, c_void_p
+from itertools import chain, pairwise
+from struct import Struct, calcsize
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from piwm_gym import compiler
-from piwm_gym.scalar import Scalars, Straight, write_down
+from piwm_gym.library import library
+from piwm_gym.scalar import Scalars, Straight
 
 # Python's integers do not overflow: twice 64 bits hold the largest product of two numbers.
 _PRELUDE = """
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 __extension__ typedef __int128 integer;
 static inline integer modulo(integer a, integer b) { integer r = a % b; return r < 0 ? r + b : r; }
 static inline float absolute(float x) { return std::fabs(x); }
 static inline integer absolute(integer x) { return x < 0 ? -x : x; }
 template <class T> static inline integer whole(T x) { return (int64_t)x; }
+static float asked(float* memory, void (*ask)(), float x) {
+  for (int i = 2; i < 10; i += 2)
+    if (!std::memcmp(memory + i, &x, sizeof x)) return memory[i + 1];
+  memory[0] = x;
+  ask();
+  int latest = (int)memory[10] % 8 + 2;
+  memory[10] = latest;
+  std::memcpy(memory + latest, memory, 2 * sizeof x);
+  return memory[1];
+}
 """
+ASKED = {"sin": torch.sin, "cos": torch.cos, "sqrt": torch.sqrt}
+MEMORY = 11
+"""Numbers remembered of each: question and answer, four older pairs, and where the latest is."""
 _FUNCTIONS = {
-    "sin": "std::sin",
-    "cos": "std::cos",
-    "sqrt": "std::sqrt",
-    "root": "std::sqrt",
-    "floor": "std::floor",
-    "abs": "absolute",
-    "whole": "whole",
-    "float32": "(float)",
+    **{name: f"asked(memory[{i}], ask[{i}], {{}})" for i, name in enumerate(ASKED)},
+    "root": "std::sqrt({})",
+    "floor": "std::floor({})",
+    "abs": "absolute({})",
+    "whole": "whole({})",
+    "float32": "(float)({})",
 }
 _OPERATORS: dict[type, str] = {
     ast.Add: "+",
@@ -59,8 +72,13 @@ _OPERATORS: dict[type, str] = {
     ast.Not: "!",
     ast.Or: "||",
 }
-_CASTS = {torch.bool: "(bool)", torch.int32: "(integer)", torch.int64: "(integer)"}
-_ARRAYS = {"floats": np.float32, "integers": np.int64}
+_TYPES = {
+    torch.float32: ("f", "float", ""),
+    torch.int32: ("i", "int32_t", "(integer)"),
+    torch.int64: ("q", "int64_t", "(integer)"),
+    torch.bool: ("?", "bool", ""),
+}
+"""Letter of the module struct, type in C++, and what it is computed with."""
 _HALF = 2**32
 
 
@@ -96,7 +114,7 @@ def _in_cpp(node: Any) -> str:
         case ast.IfExp():
             return f"({_in_cpp(node.test)} ? {_in_cpp(node.body)} : {_in_cpp(node.orelse)})"
         case ast.Call(func=ast.Name(id=name), args=[argument]):
-            return f"{_FUNCTIONS[name]}({_in_cpp(argument)})"
+            return _FUNCTIONS[name].format(_in_cpp(argument))
         case ast.Tuple():
             return f"std::array{{{', '.join(map(_in_cpp, node.elts))}}}"
         case ast.Subscript():
@@ -109,91 +127,117 @@ def _cpp(expression: str) -> str:
 
 
 def source_code(code: Straight) -> str:
-    """C++ function ``step`` between arrays of float32 and int64 numbers."""
+    """C++ function ``step`` between two blocks of memory, numbers as :class:`Block` puts them."""
     known = [
         f"static const float {name} = {_literal(value)};"
         for name, value in code.constants.items()
         if isinstance(value, np.float32)
     ]
+    given = Block(code.arguments, [x.dtype for x in code.inputs])
     read = [
-        f"const auto {name} = {_CASTS.get(dtype, '')}{place};"
-        for name, dtype, place in _places(code.arguments, [x.dtype for x in code.inputs])
+        f"const auto {name} = {cast}*(const {kind}*)(given + {offset});"
+        for name, kind, cast, offset in given.places()
     ]
     body = [f"const auto {name} = {_cpp(text)};" for name, text in code.lines]
     written = [
-        f"new_{place} = {_cpp(name)};" for name, _, place in _places(code.results, code.dtypes)
+        f"*({kind}*)(result + {offset}) = {_cpp(name)};"
+        for name, kind, _, offset in Block(code.results, code.dtypes).places()
     ]
     head = (
-        'extern "C" void step(const float* floats, const int64_t* integers, '
-        "float* new_floats, int64_t* new_integers) {"
+        'extern "C" void step(const char* given, char* result, '
+        f"float (*memory)[{MEMORY}], void (**ask)()) {{"
     )
     return "\n".join((_PRELUDE, *known, head, *read, *body, *written, "}\n"))
 
 
-def _places(
-    parts: Sequence[Sequence[str]], dtypes: Sequence[torch.dtype]
-) -> Iterator[tuple[str, torch.dtype, str]]:
-    """Name, type and place of every number of all parts."""
-    taken = dict.fromkeys(_ARRAYS, 0)
-    for names, dtype in zip(parts, dtypes, strict=True):
-        array = _array(dtype)
-        for name in names:
-            yield name, dtype, f"{array}[{taken[array]}]"
-            taken[array] += 1
+class Block:
+    """Memory for lists of numbers, one after the other.
 
+    Args:
+        names: Of the numbers of each list.
+        dtypes: Of each list.
+    """
 
-def _array(dtype: torch.dtype) -> str:
-    return "floats" if dtype.is_floating_point else "integers"
+    def __init__(self, names: Sequence[Sequence[str]], dtypes: Sequence[torch.dtype]) -> None:
+        self._names, self._dtypes = names, dtypes
+        lists = zip(names, dtypes, strict=True)
+        self._struct = Struct("".join(_TYPES[dtype][0] * len(part) for part, dtype in lists))
+        ends = np.cumsum([0, *map(len, names)]).tolist()
+        self._slices = [slice(*pair) for pair in pairwise(ends)]
+        self._memory = bytearray(self._struct.size)
+        self.address = np.frombuffer(self._memory, np.uint8).ctypes.data
+
+    def places(self) -> Iterator[tuple[str, str, str, int]]:
+        """Name of every number, its type in C++, what it is computed with, and its offset."""
+        letters = ""
+        for names, dtype in zip(self._names, self._dtypes, strict=True):
+            letter, kind, cast = _TYPES[dtype]
+            for name in names:
+                letters += letter
+                yield name, kind, cast, calcsize(letters) - calcsize(letter)
+
+    def write(self, lists: Sequence[Scalars]) -> None:
+        """Put numbers there."""
+        self._struct.pack_into(self._memory, 0, *chain.from_iterable(lists))
+
+    def read(self) -> tuple[Scalars, ...]:
+        """The numbers that are there."""
+        numbers = self._struct.unpack_from(self._memory)
+        return tuple([numbers[part] for part in self._slices])
 
 
 class Native:
     """What :func:`piwm_gym.scalar.scalar_code` gives, as machine code; its numbers are Python's.
 
+    It is compiled in the background.
+
     Args:
-        function: See :func:`piwm_gym.scalar.write_down`, and what it raises.
-        inputs: An example of its arguments.
+        code: What a function does to every single number.
     """
 
-    def __init__(self, function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> None:
-        code = write_down(function, inputs)
-        self._step = compiler.shared_library(source_code(code)).step
-        self._step.argtypes, self._step.restype = [c_void_p] * 4, None
-        self._given = [_Space(code.arguments, [x.dtype for x in inputs], a) for a in _ARRAYS]
-        self._new = [_Space(code.results, code.dtypes, array) for array in _ARRAYS]
-        self._addresses = [space.numbers.ctypes.data for space in (*self._given, *self._new)]
-        self._order = np.argsort([*self._new[0].parts, *self._new[1].parts]).tolist()
+    def __init__(self, code: Straight) -> None:
+        self._library = library(source_code(code))
+        self._given = Block(code.arguments, [x.dtype for x in code.inputs])
+        self._result = Block(code.results, code.dtypes)
+        memory = np.full((len(ASKED), MEMORY), np.nan, np.float32)
+        memory[:, -1] = 0
+        asked = zip(ASKED.values(), torch.from_numpy(memory), strict=True)
+        self._ask = (_CALLBACK * len(ASKED))(*(_CALLBACK(_answer(*pair)) for pair in asked))
+        self._memory = memory
+        blocks = self._given.address, self._result.address, memory.ctypes.data
+        self._addresses = (*blocks, addressof(self._ask))
+
+    @property
+    def ready(self) -> bool:
+        """Whether :meth:`load` would not wait."""
+        return self._library.ready
+
+    def load(self) -> bool:
+        """Wait for it to be compiled; False if that cannot be done here."""
+        loaded = self._library.load()
+        if loaded is not None:
+            self._step = loaded.step
+            self._step.argtypes, self._step.restype = [c_void_p] * 4, None
+        return loaded is not None
 
     def __call__(self, *arguments: Scalars) -> tuple[Scalars, ...]:
-        """As many lists of numbers as there are results."""
-        for space in self._given:
-            space.numbers[:] = [x for i in space.parts for x in arguments[i]]
+        """As many lists of numbers as there are results; once it is loaded."""
+        self._given.write(arguments)
         self._step(*self._addresses)
-        new = [part for space in self._new for part in space.split()]
-        return tuple([new[i] for i in self._order])
+        return self._result.read()
 
 
-class _Space:
-    """An array for the numbers of those parts that are of its kind.
+_CALLBACK = CFUNCTYPE(None)
 
-    Args:
-        names: Names of the numbers of all parts.
-        dtypes: Types of all parts.
-        array: "floats" or "integers".
-    """
 
-    def __init__(
-        self, names: Sequence[Sequence[str]], dtypes: Sequence[torch.dtype], array: str
-    ) -> None:
-        self.parts = [i for i, dtype in enumerate(dtypes) if _array(dtype) == array]
-        lengths = [len(names[i]) for i in self.parts]
-        last = list(accumulate(lengths))
-        self.ends = [(end - length, end) for length, end in zip(lengths, last, strict=True)]
-        self.numbers = np.empty(sum(lengths), _ARRAYS[array])
+def _answer(function: Callable[..., Tensor], memory: Tensor) -> Callable[[], None]:
+    """Write torch's answer beside the question."""
+    question, answer = memory[:2].split(1)
 
-    def split(self) -> list[Scalars]:
-        """The numbers of each part."""
-        values = self.numbers.tolist()
-        return [values[start:end] for start, end in self.ends]
+    def write() -> None:
+        function(question, out=answer)
+
+    return write
 
 
 __all__ = ["Native"]

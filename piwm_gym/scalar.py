@@ -1,11 +1,10 @@
 """A function of small tensors as straight-line Python on single numbers.
 
 For a single slot nearly all of a step's time goes into calling torch, an operation after the
-other, not into arithmetic. :func:`scalar_code` watches the function run once and writes down
+other, not into arithmetic. :func:`write_down` watches the function run once and writes down
 what happened to every single number: the equations stay where they are, and the code that comes
-out does the same operations on numpy's float32 scalars, in the same order and therefore with the
-same bits. Sine, cosine and square root are
-torch's own.
+out of :func:`scalar_code` does the same operations on numpy's float32 scalars, in the same order
+and therefore with the same bits. Sine, cosine and square root are torch's own.
 """
 
 import re
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from piwm_gym.tape import Tape, UnsupportedError
 
-Scalars = list[Any]
+Scalars = Sequence[Any]
 
 
 class Straight(NamedTuple):
@@ -59,21 +58,14 @@ def write_down(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tenso
     return Straight(inputs, arguments, _needed(tape.lines, told), told, dtypes, tape.constants)
 
 
-def scalar_code(
-    function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]
-) -> Callable[..., tuple[Scalars, ...]]:
-    """The function on lists of numbers.
-
-    Args:
-        function: See :func:`write_down`, and what it raises.
-        inputs: An example of its arguments.
+def scalar_code(code: Straight) -> Callable[..., tuple[Scalars, ...]]:
+    """A function that was written down, as Python on lists of numbers.
 
     Returns:
         Function of as many sequences of numbers, each in the order of the flattened tensor:
         numpy's float32, Python's int and bool; it gives such sequences back, one for each result.
     """
-    code = write_down(function, inputs)
-    arguments = [f"a{i}" for i in range(len(inputs))]
+    arguments = [f"a{i}" for i in range(len(code.inputs))]
     heads = [f"({''.join(f'{name}, ' for name in names)})" for names in code.arguments]
     unpacked = [f"{head} = {name}" for head, name in zip(heads, arguments, strict=True)]
     body = [f"{name} = {text}" for name, text in code.lines]

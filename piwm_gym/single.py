@@ -56,6 +56,7 @@ class SingleSimulation(Simulation):
 
     Args:
         model: Never modified.
+        eventually: Whether to compile the step on numbers in the background after many steps.
         **arguments: Those of :class:`Simulation`.
     """
 
@@ -65,11 +66,12 @@ class SingleSimulation(Simulation):
     done: Tensor = _part("done")
     streams: RandomStreams | None = _part("streams")
 
-    def __init__(self, model: WorldModel, **arguments: Any) -> None:
+    def __init__(self, model: WorldModel, eventually: bool = False, **arguments: Any) -> None:
         self._numbers: Numbers | None = None
         self._numbers_of: Any = None
         self._params_numbers: list[Scalars] = []
-        self._ahead = self._compiled = False
+        self._ahead = False
+        self._compiled: bool | None = None if eventually else False
         super().__init__(model, 1, **arguments)
 
     def _compile(self, mode: AutoresetMode) -> None:

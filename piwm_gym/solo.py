@@ -1,5 +1,6 @@
 """A step of a single slot on plain numbers."""
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,8 +10,13 @@ from torch import Tensor
 
 from piwm_gym.advance import Moment, Rules, filled, flat, move, start
 from piwm_gym.native import Native
-from piwm_gym.scalar import Scalars, scalar_code
+from piwm_gym.scalar import Scalars, scalar_code, write_down
 from piwm_gym.systems import System
+
+MANY = 4000
+"""Steps after which code is compiled: a fraction of a second, in which most tests are over."""
+FEW = 256
+"""Steps between two looks at whether that is done."""
 
 
 class Numbers(NamedTuple):
@@ -42,34 +48,74 @@ class Solo:
         moment: Of one slot.
         action: (1, *A).
         params: Physical parameters.
-        compiled: Whether to compile the code, which takes seconds.
+        compiled: Whether to compile the code, now; None: in the background, once so many steps
+            have been made that more are likely. The numbers are the same bits.
 
     Raises:
         UnsupportedError: The system does what has no counterpart on numbers.
+
+    Warns:
+        UserWarning: It should be compiled now, and cannot be.
     """
 
     def __init__(
-        self, rules: Rules, moment: Moment, action: Tensor, params: Any, compiled: bool = False
+        self, rules: Rules, moment: Moment, action: Tensor, params: Any, compiled: bool | None
     ) -> None:
         inputs = (*moment, action, *vars(params).values())
-        write = Native if compiled else scalar_code
-        self._code = write(partial(flat, move, rules, type(params)), inputs)
-        self._begin = write(partial(start, rules), (moment.positions,))
+        self._written = (
+            write_down(partial(flat, move, rules, type(params)), inputs),
+            write_down(partial(start, rules), (moment.positions,)),
+        )
+        self._natives: tuple[Native, ...] = ()
+        self._countdown = MANY if compiled is None else 0
+        self._native = bool(compiled) and self._load()
+        if compiled and not self._native:
+            warnings.warn(
+                "compile=True, but the C++ compiler fails; steps run uncompiled, with the same "
+                "results",
+                stacklevel=2,
+            )
+        if not self._native:
+            self._code, self._begin = map(scalar_code, self._written)
         self._moved_freely = rules.system.moved_freely
-        self._compiled = compiled
         skips = type(rules.system).moved_freely is not System.moved_freely
-        self._may_be_free = skips and not compiled  # machine code gains nothing by it
+        self._may_be_free = skips and not self._native  # machine code gains nothing by it
         if self._may_be_free:  # other systems' transitions may not do without a scene
             free = partial(move, free=True)
-            self._free = scalar_code(partial(flat, free, rules, type(params)), inputs)
+            self._free = scalar_code(write_down(partial(flat, free, rules, type(params)), inputs))
         self._free_before = False
+
+    def _compile(self) -> None:
+        """Have a compiler begin, unless it has begun."""
+        self._natives = self._natives or tuple(map(Native, self._written))
+
+    def _load(self) -> bool:
+        """Go on in machine code, when that is there, if it can be had."""
+        self._compile()
+        if not all([native.load() for native in self._natives]):
+            return False
+        self._code, self._begin = self._natives
+        return True
 
     def __call__(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
         """One step: an ``Advanced`` with a list of numbers instead of each tensor."""
-        if self._compiled:
+        if self._native:
             return filled(self._code(*moment, action, *params))
+        if self._countdown:
+            self._compile_when_due()
         with np.errstate(all="ignore"):  # like torch, which knows no warnings of this kind
             return self._interpreted(moment, action, params)
+
+    def _compile_when_due(self) -> None:
+        """After many steps have it compiled, then ask now and then whether that is done."""
+        self._countdown -= 1
+        if self._countdown:
+            return
+        self._compile()
+        if all(native.ready for native in self._natives):
+            self._native = self._load()
+        else:
+            self._countdown = FEW
 
     def _interpreted(self, moment: Numbers, action: Scalars, params: Sequence[Scalars]) -> Any:
         """As Python; what may move freely, and did, is first taken to do so again."""

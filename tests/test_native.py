@@ -1,45 +1,56 @@
 """Straight-line code as machine code: the numbers of the same lines in Python."""
 
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from test_scalar import equations, read
+from test_scalar import equations
 
-from piwm_gym import compiler
+from piwm_gym import compiler, library, solo
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.native import Native
-from piwm_gym.scalar import scalar_code
+from piwm_gym.scalar import scalar_code, write_down
 
 pytestmark = pytest.mark.skipif(
     not compiler.available(torch.device("cpu")), reason="needs a C++ compiler"
 )
-LAST_BITS = 3e-7
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Where compiled code is kept in these tests."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library.library.cache_clear()
+    yield tmp_path / "piwm-gym"
+    library.library.cache_clear()
 
 
 def test_it_gives_the_numbers_of_the_function() -> None:
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(5, generator=generator)
-    code = Native(equations, (torch.ones(1, 3), torch.tensor([7]), table))
+    code = Native(write_down(equations, (torch.ones(1, 3), torch.tensor([7]), table)))
+    assert code.load()
     for i in range(300):
         x, integer = torch.randn(1, 3, generator=generator), torch.tensor([i * 3**33 % 2**62 - 5])
         wanted = equations(x, integer, table)
         found = code(list(x[0].numpy()), integer.tolist(), list(table.numpy()))
         for result, numbers in zip(wanted, found, strict=True):
-            told = read(numbers)
-            assert read(result.flatten().tolist()) == pytest.approx(
-                told, rel=LAST_BITS, abs=LAST_BITS
-            )
-            if not result.dtype.is_floating_point:
-                assert result.flatten().tolist() == numbers
+            assert result.flatten().tolist() == list(numbers)
 
 
 def test_what_is_not_finite_stays_so() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x / 0, x.clamp(-1, 1), torch.where(x > torch.inf, 1.0, -x), torch.maximum(x, -x)
 
-    code, lines = (write(function, (torch.ones(1),)) for write in (Native, scalar_code))
+    written = write_down(function, (torch.ones(1),))
+    code, lines = Native(written), scalar_code(written)
+    assert code.load()
     for value in (torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 2.0):
         with np.errstate(all="ignore"):
             wanted = np.concatenate(lines([np.float32(value)]))
@@ -48,22 +59,113 @@ def test_what_is_not_finite_stays_so() -> None:
         assert np.array_equal(np.signbit(wanted), np.signbit(found)) or np.isnan(value)
 
 
+def fly(plain: WorldModelEnv, quick: WorldModelEnv, steps: int, done: Callable[[], bool]) -> None:
+    """Compare episodes bit by bit, for so many steps and until something is done."""
+    rng = np.random.default_rng(0)
+    assert np.array_equal(plain.reset(seed=5)[0], quick.reset(seed=5)[0])
+    deadline = time.monotonic() + 60
+    while steps > 0 or not done():
+        assert time.monotonic() < deadline
+        action = int(rng.integers(plain.action_space.n))  # type: ignore[attr-defined]
+        a, b = plain.step(action), quick.step(action)
+        assert np.array_equal(a[0], b[0])
+        assert a[1:4] == b[1:4]
+        assert np.array_equal(a[4]["state"], b[4]["state"])
+        if a[2]:
+            assert np.array_equal(plain.reset()[0], quick.reset()[0])
+        steps -= 1
+
+
+def in_machine_code(env: WorldModelEnv) -> bool:
+    assert env.simulation._solo is not None
+    return isinstance(env.simulation._solo._code, Native)
+
+
 @pytest.mark.parametrize("system", ["cartpole", "lunar_lander"])
 def test_single_environments_step_by_it(make_tiny: Any, system: str) -> None:
     model = make_tiny(system=system)
     plain, quick = (WorldModelEnv(model=model, obs_type="state", compile=c) for c in (False, True))
-    rng = np.random.default_rng(0)
-    for episode in range(4):
-        seed = 5 if episode == 0 else None
-        one, other = plain.reset(seed=seed)[0], quick.reset(seed=seed)[0]
-        np.testing.assert_allclose(one, other, rtol=LAST_BITS, atol=LAST_BITS)
-        for _ in range(300):
-            action = int(rng.integers(plain.action_space.n))
-            a, b = plain.step(action), quick.step(action)
-            np.testing.assert_allclose(a[0], b[0], rtol=1e-4, atol=1e-5)
-            assert a[1] == pytest.approx(b[1], rel=1e-3, abs=1e-3)
-            assert a[2:4] == b[2:4]
-            if a[2]:
-                break
-        assert a[2], "flown to the ground"
-    assert isinstance(quick.simulation._solo._code, Native)  # type: ignore[union-attr]
+    assert in_machine_code(quick)
+    fly(plain, quick, 600, lambda: True)
+    assert not in_machine_code(plain)
+
+
+@pytest.mark.parametrize("system", ["cartpole", "lunar_lander"])
+def test_many_steps_are_compiled_in_the_background(
+    make_tiny: Any, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setattr(solo, "MANY", 20)
+    monkeypatch.setattr(solo, "FEW", 2)
+    model = make_tiny(system=system)
+    plain, quick = (WorldModelEnv(model=model, obs_type="state", compile=c) for c in (False, None))
+    fly(plain, quick, 19, lambda: True)
+    assert not in_machine_code(quick)
+    fly(plain, quick, 300, lambda: in_machine_code(quick))
+
+
+@pytest.mark.parametrize("broken", ["compiler", "folder", "library"])
+def test_without_machine_code_steps_go_on(
+    make_tiny: Any, monkeypatch: pytest.MonkeyPatch, cache: Path, broken: str
+) -> None:
+    monkeypatch.setattr(solo, "MANY", 5)
+    monkeypatch.setattr(solo, "FEW", 2)
+    if broken == "compiler":
+        monkeypatch.setattr(library, "cpp_compiler", lambda: "false")
+    elif broken == "folder":
+        cache.write_text("a file")
+    else:
+        monkeypatch.setattr(library, "FLAGS", ("-E", *library.FLAGS[-3:]))  # no machine code
+    model = make_tiny()
+    plain, quick = (WorldModelEnv(model=model, obs_type="state", compile=c) for c in (False, None))
+    fly(plain, quick, 50, lambda: not quick.simulation._solo._countdown)  # type: ignore[union-attr]
+    assert not in_machine_code(quick)
+    with pytest.warns(UserWarning, match="compiler fails; steps run uncompiled"):
+        WorldModelEnv(model=model, obs_type="state", compile=True)
+
+
+def test_libraries_are_kept_for_other_processes(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    source = 'extern "C" int seven() { return 7; }'
+    made = library.library(source).load()
+    assert made is not None
+    assert made.seven() == 7
+    assert [path.suffix for path in cache.iterdir()] == [".so"]
+    assert cache.stat().st_mode & 0o077 == 0
+    library.library.cache_clear()
+    monkeypatch.setattr(subprocess, "Popen", None)  # it is not compiled again
+    kept = library.library(source)
+    assert kept.ready
+    assert kept.load().seven() == 7  # type: ignore[union-attr]
+
+
+def test_nothing_is_written_where_there_is_no_home(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "~")  # what stays of it without one
+    monkeypatch.chdir(tmp_path)
+    made = library.library("int main() {}")
+    assert made.ready
+    assert made.load() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_process_leaves_the_compiler_alone(cache: Path) -> None:
+    made = library.library("int main() {}" + "\n" * 10)
+    owner, made._owner = made._owner, -1  # as in a child
+    assert made.load() is None or made.ready
+    made._owner = owner
+    assert made.load() is not None
+    assert made.ready
+
+
+ENDING = """
+from piwm_gym.library import library
+library("#include <regex>\\nstd::regex slow(\\".*\\");")  # takes seconds
+"""
+
+
+def test_the_end_of_python_ends_the_compiler(cache: Path) -> None:
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-W", "error", "-c", ENDING], check=True, timeout=60)
+    assert list(cache.iterdir()) == [], time.monotonic() - start

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.random import draw
-from piwm_gym.scalar import UnsupportedError, scalar_code
+from piwm_gym.scalar import UnsupportedError, scalar_code, write_down
 from piwm_gym.vector_env import WorldModelVectorEnv
 
 
@@ -34,7 +34,7 @@ def read(values: Any) -> list[float]:
 def test_it_gives_the_bits_of_the_function() -> None:
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(5, generator=generator)
-    code = scalar_code(equations, (torch.ones(1, 3), torch.tensor([7]), table))
+    code = scalar_code(write_down(equations, (torch.ones(1, 3), torch.tensor([7]), table)))
     for i in range(300):
         x, whole = torch.randn(1, 3, generator=generator), torch.tensor([i * 3**33 % 2**62 - 5])
         wanted = equations(x, whole, table)
@@ -56,7 +56,7 @@ def test_it_gives_the_bits_of_the_function() -> None:
 )
 def test_what_it_cannot_write_down_is_refused(function: Any) -> None:
     with pytest.raises(UnsupportedError):
-        scalar_code(function, (torch.ones(3),))
+        write_down(function, (torch.ones(3),))
 
 
 @pytest.mark.parametrize("system", ["cartpole", "lunar_lander"])

@@ -4,13 +4,17 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, functionalize
+from torch.fx import GraphModule
 
 Function = Callable[..., tuple[Tensor, ...]]
 Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+ROUNDED = ("cos", "exp", "log", "sigmoid", "sin", "sqrt", "tan", "tanh")
+"""Functions whose last bits are others where torch's compiler writes them."""
 
 
 def available(device: torch.device) -> bool:
@@ -26,7 +30,9 @@ def cpp_compiler() -> str | None:
     return next(filter(None, map(shutil.which, names)), None)
 
 
-def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = False) -> Step:
+def host_code(
+    function: Function, inputs: tuple[Tensor, ...], whole: bool = False, exact: bool = False
+) -> Step:
     """Machine code for the CPU.
 
     Not by way of ``torch.compile``, whose checks before each call cost more than a small batch,
@@ -37,6 +43,7 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
         inputs: An example of its arguments.
         whole: Whether it mostly computes integers. Torch's vectors of 64-bit integers are several
             times slower than what a C++ compiler makes of plain loops, which are asked for then.
+        exact: Whether every bit has to be that of the function itself, which costs a little.
     """
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
@@ -45,6 +52,8 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
 
     function(*inputs)  # what is cached at its first use must be there, or it would be traced
     graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
+    if exact:
+        graph = _with_rounded(graph)
     patch = {
         "cpp.simdlen": 1 if whole else None,
         "assert_indirect_indexing": False,
@@ -54,6 +63,33 @@ def host_code(function: Function, inputs: tuple[Tensor, ...], whole: bool = Fals
         compiled = compile_fx_inner(graph, list(inputs))
     call = getattr(compiled, "current_callable", None) or compiled  # without what debugs it
     return lambda inputs: call(list(inputs))
+
+
+def _with_rounded(graph: GraphModule) -> GraphModule:
+    """A graph that leaves some functions to torch, each once for the same numbers."""
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+    done = CSEPass()(graph)
+    assert done is not None
+    once = done.graph_module
+    for node in once.graph.nodes:
+        node.target = _rounded().get(node.target, node.target)
+    once.recompile()
+    return once
+
+
+@cache
+def _rounded() -> dict[object, object]:
+    """Operations that torch's compiler does not know, by those that they stand for."""
+    for name in ROUNDED:
+        _OPERATIONS.define(f"{name}(Tensor x) -> Tensor")
+        _OPERATIONS.impl(name, getattr(torch, name), "CPU")
+        _OPERATIONS.impl(name, torch.empty_like, "Meta")
+    known, ours = torch.ops.aten, torch.ops.piwm_gym
+    return {getattr(known, name).default: getattr(ours, name).default for name in ROUNDED}
+
+
+_OPERATIONS = torch.library.Library("piwm_gym", "DEF")
 
 
 def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:

@@ -1,8 +1,8 @@
 """A step of a whole batch as machine code: what ``compile=True`` compiles.
 
 Torch's compiler turns :func:`piwm_gym.advance.advance` into a few loops over the slots on a CPU,
-and into a few kernels in a CUDA graph on a GPU. Its results are those of the uncompiled step but
-for the last bits of sine and cosine; random numbers, and therefore starts, are the same bits.
+and into a few kernels in a CUDA graph on a GPU. On a CPU its results are those of the uncompiled
+step, bit for bit; on a GPU last bits may differ, but random numbers, and therefore starts, do not.
 """
 
 import warnings
@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
@@ -28,8 +27,6 @@ from piwm_gym.advance import (
     start,
 )
 
-LANES = 16
-"""float32 numbers in the widest vector registers."""
 APART = 24_000
 """Random numbers of starts in all slots, from which on a CPU it pays to draw only those of the
 slots that start: 6,000 Cart Poles, 1,700 landers with their ground."""
@@ -60,27 +57,26 @@ class Fused:
         system = rules.system
         drawn = system.num_initial_uniforms + system.num_scene_uniforms + rules.num_params
         self._apart = not on_gpu and self._slots * drawn >= APART
-        self._extra = 0 if on_gpu else -self._slots % LANES
-        inputs = self._padded((*moment, action, *vars(params).values()))
-        self._at_once = -(-self._slots // STARTED // LANES) * LANES
+        inputs = (*moment, action, *vars(params).values())
+        self._at_once = -(-self._slots // STARTED)
         self._plain = partial(flat, move if self._apart else advance, rules, type(params))
-        build = compiler.cuda_graph if on_gpu else compiler.host_code
+        build = compiler.cuda_graph if on_gpu else partial(compiler.host_code, exact=True)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._step = build(self._plain, inputs)
             if self._apart and rules.mode is not AutoresetMode.DISABLED:
                 example = (torch.zeros(self._at_once, dtype=torch.int64),)
                 begin = partial(start, rules)
-                self._start = compiler.host_code(lambda x: tuple(begin(x)), example, whole=True)
+                self._start = compiler.host_code(
+                    lambda x: tuple(begin(x)), example, whole=True, exact=True
+                )
 
     @torch.no_grad()
     def __call__(self, moment: Moment, action: Tensor, params: Any) -> Advanced:
         """One step."""
-        inputs = self._padded((*moment, action, *vars(params).values()))
+        inputs = (*moment, action, *vars(params).values())
         assert inputs[0].t().is_contiguous()  # machine code does not look
         new = filled(self._step(inputs) if self._fits(params) else self._plain(*inputs))
-        if self._extra:
-            new = self._cut(new)
         return self._begin(new, new.started) if self._apart and new.started is not None else new
 
     def _fits(self, params: Any) -> bool:
@@ -116,29 +112,6 @@ class Fused:
         if len(parts) == 1:
             return Fresh(*parts[0])
         return Fresh(*map(torch.cat, zip(*parts, strict=True), SLOTS_DIM))
-
-    def _padded(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Inputs with a number of slots that fills vector registers.
-
-        Else the last few slots, and a single one, would be computed by other instructions, and
-        not be the same bits.
-        """
-        if not self._extra:
-            return inputs
-        state, scene, *rest = inputs
-        return (
-            F.pad(state.t(), (0, self._extra)).t(),
-            F.pad(scene, (0, 0, 0, self._extra)),
-            *(F.pad(x, (*(0, 0) * (x.ndim - 1), 0, self._extra)) if x.ndim else x for x in rest),
-        )
-
-    def _cut(self, advanced: Advanced) -> Advanced:
-        """Without the slots that were added."""
-        n = self._slots
-        wide = "state", "observation", "ended"
-        cut = {name: getattr(advanced, name)[:, :n] for name in wide}
-        rest = {k: v[:n] for k, v in advanced._asdict().items() if k not in cut and v is not None}
-        return advanced._replace(**cut, **rest)
 
 
 def _shapes(params: Any) -> list[torch.Size]:

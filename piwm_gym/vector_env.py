@@ -107,8 +107,8 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             render_mode: None or ``"rgb_array"``.
             model: A model in memory instead of a checkpoint.
             compile: Compile the step, now, and drawing at the first frame, which takes a while
-                (less the next time). A slot then differs from its single environment in the last
-                bits of sine and cosine, and frames by at most 1 of 255.
+                (less the next time). On a CPU states stay the same bits; frames differ by at most
+                1 of 255.
             decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 2 of
                 255, which is quicker where the processor or GPU computes in bfloat16; or, as the
                 paper does it, through the ``"latent"``. Default: directly where the checkpoint can.

@@ -32,7 +32,7 @@ class Interpreted:
 def leave_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run the functions that would be compiled as they are."""
 
-    def as_it_is(function: Any, inputs: Any, whole: bool = False) -> Any:
+    def as_it_is(function: Any, inputs: Any, **how: bool) -> Any:
         return lambda inputs: function(*inputs)
 
     monkeypatch.setattr(compiler, "host_code", as_it_is)

@@ -29,7 +29,7 @@ def test_its_functions_give_the_bits_of_ordinary_steps(
 ) -> None:
     leave_uncompiled(monkeypatch)
     monkeypatch.setattr(fused, "APART", apart)
-    monkeypatch.setattr(fused, "LANES", 2)  # starts of one lot, of several, and a slot too many
+    monkeypatch.setattr(fused, "STARTED", 3)  # lots of 2: starts of one lot and of several
     arguments = {
         "model": make_tiny(system=system),
         "num_envs": 5,
@@ -81,7 +81,7 @@ def test_machine_code_gets_the_layout_that_it_was_made_for(
     def layout(inputs: Any) -> list[tuple[Any, ...]]:
         return [(x.shape, x.stride() if x.numel() else None, x.dtype) for x in inputs]
 
-    def strict(function: Any, inputs: Any, whole: bool = False) -> Any:
+    def strict(function: Any, inputs: Any, **how: bool) -> Any:
         example = layout(inputs)
 
         def call(inputs: Any) -> Any:

@@ -7,6 +7,7 @@ and, where there is a scene, what the skyline says.
 """
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
@@ -98,13 +99,16 @@ class SideViewPainter(nn.Module):
         columns, rows = column + around.columns, row + around.rows
         near = around.patches(column, row)
         x, y = around.x[columns], around.y[rows]
-        seen, patches = self._seen(poses, x, y), ((self.background + base) * scale)[near]
+        seen = self._seen(poses, x, y)
+        patches = F.embedding(near, (self.background + base) * scale)  # quicker than an index
         if self.ground is not None:
             skyline = self._skyline(y, self._heights(self._scene(configuration), x))
             seen += (skyline,)
             patches = onto(patches, self.ground, skyline, scale, dtype)
         look = self.look(torch.cat(seen, dim=-1))
-        return near, onto(patches, self.body, look.add_(self.place[near]), scale, dtype)
+        return near, onto(
+            patches, self.body, look.add_(F.embedding(near, self.place)), scale, dtype
+        )
 
     def _scene(self, configuration: Float[Tensor, "B P"]) -> Float[Tensor, "B S"]:
         return configuration[:, len(self.system.visible) :]

@@ -48,15 +48,15 @@ def test_a_map_of_a_plane_is_read_exactly() -> None:
     plane = torch.stack((-1 + 0.1 * column, -2 + 0.1 * row), dim=-1).flatten(0, 1)
     ground.table.data = plane.float()
     points = torch.rand(64, 2) * torch.tensor([2.0, 4.0]) - torch.tensor([1.0, 2.0])
-    assert torch.allclose(ground(points), points, atol=2e-3)
-    outside = ground(torch.tensor([[5.0, 0.0], [-5.0, 0.0]]))
+    assert torch.allclose(ground(*points.unbind(1)), points, atol=2e-3)
+    outside = ground(torch.tensor([5.0, -5.0]), torch.zeros(2))
     assert torch.allclose(outside[:, 0], torch.tensor([1.0, -1.0]), atol=2e-3)
 
 
 def test_a_maps_slope_reaches_the_point() -> None:
     ground = GroundMap(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0]), 0.25, 3).double()
     points = (0.1 + 0.8 * torch.rand(5, 2, dtype=torch.float64)).requires_grad_()
-    assert torch.autograd.gradcheck(ground, (points,), eps=1e-7, atol=1e-5)
+    assert torch.autograd.gradcheck(lambda p: ground(*p.unbind(1)), (points,), eps=1e-7, atol=1e-5)
 
 
 def test_the_panorama_goes_around() -> None:
@@ -73,7 +73,9 @@ def test_turning_and_moving_the_car_moves_what_it_sees() -> None:
     torch.manual_seed(0)
     decoder = MapDecoder(SYSTEM, GRID, 8)
     seen: list[torch.Tensor] = []
-    decoder.fine.register_forward_hook(lambda module, given, result: seen.append(given[0]))
+    decoder.fine.register_forward_hook(
+        lambda module, given, result: seen.append(torch.stack(given, 1))
+    )
     decoder(torch.tensor([[0.2, 0.4, 1.0, 0.0], [0.2, 0.4, -1.0, 0.0]]))
     here = torch.tensor([1.0, 1.4])  # 0.2 x 5 m, 0.4 x 3.5 m
     one, other = (seen[0].view(2, -1, 2) - here).unbind(0)

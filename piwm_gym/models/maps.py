@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from piwm_gym.models.precision import add_product, through
@@ -100,17 +100,28 @@ class GroundMap(nn.Module):
         self.register_buffer("corners", corners, persistent=False)
         self.table = nn.Parameter(0.1 * torch.randn(self.rows * self.columns, channels))
 
-    def forward(self, points: Float[Tensor, "M 2"]) -> Float[Tensor, "M C"]:
-        """Vectors at points (m); beyond the grid those of its edge."""
-        x, y = ((points - self.low) / self.cell).unbind(1)
-        x = x.clamp(0, self.columns - 1 - 1e-3)
-        y = y.clamp(0, self.rows - 1 - 1e-3)
+    def forward(self, x: Float[Tensor, " M"], y: Float[Tensor, " M"]) -> Float[Tensor, "M C"]:
+        """Vectors at places (m); beyond the grid those of its edge."""
+        x = ((x - self.low[0]) / self.cell).clamp(0, self.columns - 1 - 1e-3)
+        y = ((y - self.low[1]) / self.cell).clamp(0, self.rows - 1 - 1e-3)
         column, row = x.detach().floor(), y.detach().floor()
         u, v = x - column, y - row
-        index = (row * self.columns + column).int()[:, None] + self.corners
+        index = (row * self.columns + column).int()
         both = u * v
-        weight = torch.stack((1 - u - v + both, u - both, v - both, both), dim=1)
-        return F.embedding_bag(index, self.table, mode="sum", per_sample_weights=weight)
+        return F.embedding_bag(
+            _side_by_side([index + corner for corner in self.corners.unbind()]),
+            self.table,
+            mode="sum",
+            per_sample_weights=_side_by_side((1 - u - v + both, u - both, v - both, both)),
+        )
+
+
+def _side_by_side(columns: Sequence[Shaped[Tensor, " M"]]) -> Shaped[Tensor, "M K"]:
+    """Like torch.stack, which takes several times as long for the last dimension."""
+    table = columns[0].new_empty(len(columns[0]), len(columns))
+    for i, column in enumerate(columns):
+        table[:, i] = column
+    return table
 
 
 class Panorama(nn.Module):
@@ -127,7 +138,7 @@ class Panorama(nn.Module):
         before = place.detach().floor()
         share = place - before
         index = torch.stack((before, before + 1), dim=1).long() % self.bins
-        weight = torch.stack((1 - share, share), dim=1)
+        weight = _side_by_side((1 - share, share))
         return F.embedding_bag(index, self.table, mode="sum", per_sample_weights=weight)
 
 
@@ -190,10 +201,10 @@ class MapDecoder(nn.Module):
         cos, sin = configuration[:, 2, None], configuration[:, 3, None]
         points = self.points[::every]
         ahead, left = points.flatten(0, 1).unbind(1)
-        seen = torch.stack((cos * ahead - sin * left, sin * ahead + cos * left), dim=-1)
-        seen = (place[:, None] + seen).flatten(0, 1)
-        features = (self.fine(seen), self.coarse(seen), self._behind(points, cos, sin))
-        read = self._read(features, self.coarse(place), self.token_bias[::every], dtype)
+        x = (place[:, :1] + (cos * ahead - sin * left)).flatten()
+        y = (place[:, 1:] + (sin * ahead + cos * left)).flatten()
+        features = (self.fine(x, y), self.coarse(x, y), self._behind(points, cos, sin))
+        read = self._read(features, self.coarse(*place.unbind(1)), self.token_bias[::every], dtype)
         tokens = through(self.layers, read, dtype)
         return tokens if dtype is None else tokens.float()
 

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -73,23 +72,20 @@ def _with_rounded(graph: GraphModule) -> GraphModule:
     assert done is not None
     once = done.graph_module
     for node in once.graph.nodes:
-        node.target = _rounded().get(node.target, node.target)
+        node.target = _LEFT.get(node.target, node.target)
     once.recompile()
     return once
 
 
-@cache
-def _rounded() -> dict[object, object]:
-    """Operations that torch's compiler does not know, by those that they stand for."""
-    for name in ROUNDED:
-        _OPERATIONS.define(f"{name}(Tensor x) -> Tensor")
-        _OPERATIONS.impl(name, getattr(torch, name), "CPU")
-        _OPERATIONS.impl(name, torch.empty_like, "Meta")
-    known, ours = torch.ops.aten, torch.ops.piwm_gym
-    return {getattr(known, name).default: getattr(ours, name).default for name in ROUNDED}
-
-
 _OPERATIONS = torch.library.Library("piwm_gym", "DEF")
+for _name in ROUNDED:  # the same under names that torch's compiler does not know
+    _OPERATIONS.define(f"{_name}(Tensor x) -> Tensor")
+    _OPERATIONS.impl(_name, getattr(torch, _name), "CPU")
+    _OPERATIONS.impl(_name, torch.empty_like, "Meta")
+_LEFT = {
+    getattr(torch.ops.aten, name).default: getattr(torch.ops.piwm_gym, name).default
+    for name in ROUNDED
+}
 
 
 def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:

@@ -9,6 +9,7 @@ from ctypes import PyDLL
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 from piwm_gym.compiler import cpp_compiler
 
@@ -39,7 +40,7 @@ class Library:
         command = (cpp_compiler() or "", *FLAGS)
         name = sha256("\n".join((*command, platform.machine(), source)).encode()).hexdigest()
         self._path = cache_folder() / f"{name}.so"
-        self._draft = self._path.with_suffix(f".{os.getpid()}")
+        self._draft = self._path.with_suffix(f".{uuid4().hex}")  # nobody else writes to it
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
         if self._path.is_absolute() and not self._path.exists():  # it is not where there is no home

@@ -13,8 +13,16 @@ from uuid import uuid4
 
 from piwm_gym.compiler import cpp_compiler
 
-FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-w", "-fPIC", "-shared", "-x", "c++", "-")
+FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-w", "-fPIC", "-shared")
 """Arithmetic as it is written: nothing here may cost a bit."""
+SCRIPT = """
+draft=$1 library=$2; shift 2
+"$@" "$draft.cpp" -o "$draft.so" && mv "$draft.so" "$library"
+status=$?; rm -f "$draft.cpp" "$draft.so"; exit $status
+"""
+"""Compiles, and is left to itself if Python ends; no process ever sees half of a library."""
+PATIENCE = 10
+"""How long the end of Python waits for a compiler that has begun, s."""
 
 
 def cache_folder() -> Path:
@@ -40,52 +48,50 @@ class Library:
         command = (cpp_compiler() or "", *FLAGS)
         name = sha256("\n".join((*command, platform.machine(), source)).encode()).hexdigest()
         self._path = cache_folder() / f"{name}.so"
-        self._draft = self._path.with_suffix(f".{uuid4().hex}")  # nobody else writes to it
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = os.getpid()
         if self._path.is_absolute() and not self._path.exists():  # it is not where there is no home
             with contextlib.suppress(OSError):  # no compiler, or no place to write to
-                self._begin((*command, "-o", str(self._draft)), source)
+                self._begin(command, source)
 
     def _begin(self, command: tuple[str, ...], source: str) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = self._path.with_suffix(f".{uuid4().hex}")  # nobody else writes to it
+        Path(f"{draft}.cpp").write_text(source)
         quiet = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
-        atexit.register(self._abandon)
-        assert self._process.stdin is not None
-        with self._process.stdin as pipe:
-            pipe.write(source.encode())
+        self._process = subprocess.Popen(
+            ("sh", "-c", SCRIPT, "sh", str(draft), str(self._path), *command),
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,  # which Ctrl-C does not reach
+        )
+        atexit.register(self._end)
 
     @property
     def ready(self) -> bool:
         """Whether :meth:`load` would not wait."""
-        if self._process is None:
-            return True
-        if os.getpid() != self._owner:  # a forked process cannot ask about its parent's
-            return self._path.exists()
-        return self._process.poll() is not None
+        return self._process is None or self._path.exists() or self._process.poll() is not None
 
     def load(self) -> PyDLL | None:
         """The library, once it is there; None if there is none to be had.
 
         Its functions keep Python's lock.
         """
-        if self._process is not None and os.getpid() == self._owner:
-            with contextlib.suppress(OSError):
-                if self._process.wait() == 0:
-                    self._draft.replace(self._path)  # at once: no process sees half of it
-            self._process = None
+        if self._process is not None:
+            self._process.wait()
+        if not self._path.is_absolute():
+            return None
         try:
             return PyDLL(str(self._path))
-        except OSError:
+        except OSError:  # of no use to anybody; the next process makes another one
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
             return None
 
-    def _abandon(self) -> None:
-        """Python ends, and nobody waits any more."""
-        if self._process is not None and os.getpid() == self._owner:
-            self._process.kill()
-            self._process.wait()
-        self._draft.unlink(missing_ok=True)
+    def _end(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            assert self._process is not None
+            self._process.wait(PATIENCE)
 
 
 __all__ = ["Library", "cache_folder", "library"]

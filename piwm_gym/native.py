@@ -1,20 +1,22 @@
 """Straight-line code on single numbers as machine code.
 
 The same lines as :func:`piwm_gym.scalar.scalar_code` runs, in C++, with the same bits: a step of a
-single slot is then a call that takes microseconds. For what torch rounds in its own way, such as
-sines, it asks torch, and remembers the latest answers: a step begins where the one before it ended.
+single slot is then a call that takes microseconds. What torch rounds in its own way, such as sines,
+it leaves to torch: where an answer is not known, the rest of the call is computed in vain, the
+question is answered, and the call made anew. The latest answers are remembered, as a step begins
+where the one before it ended.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from ctypes import CFUNCTYPE, addressof, c_void_p
+import re
+from collections.abc import Iterator, Sequence
+from ctypes import c_int, c_void_p
 from itertools import chain, pairwise
 from struct import Struct, calcsize
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from piwm_gym.library import library
 from piwm_gym.scalar import Scalars, Straight
@@ -29,23 +31,33 @@ __extension__ typedef __int128 integer;
 static inline integer modulo(integer a, integer b) { integer r = a % b; return r < 0 ? r + b : r; }
 static inline float absolute(float x) { return std::fabs(x); }
 static inline integer absolute(integer x) { return x < 0 ? -x : x; }
-template <class T> static inline integer whole(T x) { return (int64_t)x; }
-static float asked(float* memory, void (*ask)(), float x) {
-  for (int i = 2; i < 10; i += 2)
-    if (!std::memcmp(memory + i, &x, sizeof x)) return memory[i + 1];
-  memory[0] = x;
-  ask();
-  int latest = (int)memory[10] % 8 + 2;
-  memory[10] = latest;
-  std::memcpy(memory + latest, memory, 2 * sizeof x);
-  return memory[1];
+template <class T> static inline integer whole(T x) {
+  return std::fabs((float)x) < 9e18f ? (integer)(int64_t)x : (integer)INT64_MIN;
+}
+template <class T, size_t N> static inline T picked(const std::array<T, N>& parts, integer i) {
+  return parts[i >= 0 && i < (integer)N ? (size_t)i : 0];  // else it is computed in vain
+}
+struct Memory { float known[KEPT][2], questions[ASKING], answers[ASKING]; int32_t latest, open; };
+static float asked(Memory& memory, float x) {
+  if (x != x) return x;
+  for (const auto& pair : memory.known)
+    if (!std::memcmp(pair, &x, sizeof x)) return pair[1];
+  if (memory.open < ASKING) memory.questions[memory.open++] = x;
+  return NAN;
+}
+static void learn(Memory& memory, int answered) {
+  for (int i = 0; answered && i < memory.open; i++) {
+    float* pair = memory.known[memory.latest++ % KEPT];
+    pair[0] = memory.questions[i];
+    pair[1] = memory.answers[i];
+  }
+  memory.latest %= KEPT;
+  memory.open = 0;
 }
 """
 ASKED = {"sin": torch.sin, "cos": torch.cos, "sqrt": torch.sqrt}
-MEMORY = 11
-"""Numbers remembered of each: question and answer, four older pairs, and where the latest is."""
 _FUNCTIONS = {
-    **{name: f"asked(memory[{i}], ask[{i}], {{}})" for i, name in enumerate(ASKED)},
+    **{name: f"asked(memory[{i}], {{}})" for i, name in enumerate(ASKED)},
     "root": "std::sqrt({})",
     "floor": "std::floor({})",
     "abs": "absolute({})",
@@ -118,7 +130,7 @@ def _in_cpp(node: Any) -> str:
         case ast.Tuple():
             return f"std::array{{{', '.join(map(_in_cpp, node.elts))}}}"
         case ast.Subscript():
-            return f"{_in_cpp(node.value)}[{_in_cpp(node.slice)}]"
+            return f"picked({_in_cpp(node.value)}, {_in_cpp(node.slice)})"
     raise AssertionError(ast.dump(node))  # there is a case for all that is written down
 
 
@@ -143,11 +155,29 @@ def source_code(code: Straight) -> str:
         f"*({kind}*)(result + {offset}) = {_cpp(name)};"
         for name, kind, _, offset in Block(code.results, code.dtypes).places()
     ]
-    head = (
-        'extern "C" void step(const char* given, char* result, '
-        f"float (*memory)[{MEMORY}], void (**ask)()) {{"
-    )
-    return "\n".join((_PRELUDE, *known, head, *read, *body, *written, "}\n"))
+    head = 'extern "C" int step(const char* given, char* result, Memory* memory, int answered) {'
+    each = range(len(ASKED))
+    learned = [f"learn(memory[{i}], answered);" for i in each]
+    tail = f"return {' | '.join(f'(memory[{i}].open > 0) << {i}' for i in each)}; }}\n"
+    kept, asking = _sizes(code)
+    prelude = f"enum {{ KEPT = {kept}, ASKING = {asking} }};{_PRELUDE}"
+    return "\n".join((prelude, *known, head, *learned, *read, *body, *written, tail))
+
+
+def _sizes(code: Straight) -> tuple[int, int]:
+    """How many answers to remember of each function, and how many questions there are at once.
+
+    Every call answers a layer of questions, and may ask some in vain besides: what it has learned
+    must last until it is over.
+    """
+    layers: dict[str, int] = {}
+    questions = 1
+    for name, text in code.lines:
+        before = [layers.get(word, 0) for word in re.findall(r"v\d+", text)]
+        question = text.split("(")[0] in ASKED
+        layers[name] = max(before, default=0) + question
+        questions += question
+    return questions * (max(layers.values(), default=0) + 2), questions
 
 
 class Block:
@@ -199,13 +229,18 @@ class Native:
         self._library = library(source_code(code))
         self._given = Block(code.arguments, [x.dtype for x in code.inputs])
         self._result = Block(code.results, code.dtypes)
-        memory = np.full((len(ASKED), MEMORY), np.nan, np.float32)
-        memory[:, -1] = 0
-        asked = zip(ASKED.values(), torch.from_numpy(memory), strict=True)
-        self._ask = (_CALLBACK * len(ASKED))(*(_CALLBACK(_answer(*pair)) for pair in asked))
+        kept, asking = _sizes(code)
+        length = 2 * kept + 2 * asking + 2
+        memory = np.full((len(ASKED), length), np.nan, np.float32)
+        memory[:, -2:].view(np.int32)[:] = 0
+        with torch.inference_mode(False):  # or they could not be written to out of it
+            numbers = torch.from_numpy(memory)[:, 2 * kept : -2].unflatten(1, (2, asking))
+        every = [*zip(ASKED.values(), *numbers.unbind(1), strict=True)]
+        self._asked = [
+            [one for i, one in enumerate(every) if mask >> i & 1] for mask in range(2 ** len(every))
+        ]
         self._memory = memory
-        blocks = self._given.address, self._result.address, memory.ctypes.data
-        self._addresses = (*blocks, addressof(self._ask))
+        self._addresses = (self._given.address, self._result.address, memory.ctypes.data)
 
     @property
     def ready(self) -> bool:
@@ -217,27 +252,18 @@ class Native:
         loaded = self._library.load()
         if loaded is not None:
             self._step = loaded.step
-            self._step.argtypes, self._step.restype = [c_void_p] * 4, None
+            self._step.argtypes = [*[c_void_p] * 3, c_int]
         return loaded is not None
 
     def __call__(self, *arguments: Scalars) -> tuple[Scalars, ...]:
         """As many lists of numbers as there are results; once it is loaded."""
         self._given.write(arguments)
-        self._step(*self._addresses)
+        asked = self._step(*self._addresses, False)
+        while asked:
+            for function, questions, answers in self._asked[asked]:
+                function(questions, out=answers)
+            asked = self._step(*self._addresses, True)  # else, if interrupted, they are forgotten
         return self._result.read()
-
-
-_CALLBACK = CFUNCTYPE(None)
-
-
-def _answer(function: Callable[..., Tensor], memory: Tensor) -> Callable[[], None]:
-    """Write torch's answer beside the question."""
-    question, answer = memory[:2].split(1)
-
-    def write() -> None:
-        function(question, out=answer)
-
-    return write
 
 
 __all__ = ["Native"]

@@ -20,7 +20,8 @@ def _torch_function(function: Callable[..., Tensor]) -> Callable[[Any], Any]:
 
     What a step ends with is often what the next one begins with, so a few answers are kept.
     """
-    given, result = torch.zeros(1), torch.zeros(1)
+    with torch.inference_mode(False):  # or they could not be written to out of it
+        given, result = torch.zeros(1), torch.zeros(1)
     number, answer = given.numpy(), result.numpy()
 
     def call(x: Any) -> Any:

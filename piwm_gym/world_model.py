@@ -424,8 +424,11 @@ class WorldModel(nn.Module):
                 )
         if out is not None and not out.is_contiguous():
             raise ValueError(f"out has strides {out.stride()}; expected contiguous memory")
-        flat = None if out is None else out.view(-1, *shape[-3:])
-        frames = self.autoencoder.draw_frames(self._configurations(states, scene), still, flat)
+        behind, into = (
+            None if given is None else given.reshape(-1, *shape[-3:]) for given in (still, out)
+        )
+        configurations = self._configurations(states, scene)
+        frames = self.autoencoder.draw_frames(configurations, behind, into)
         return frames.view(shape) if out is None else out
 
     @torch.no_grad()

@@ -135,7 +135,10 @@ def test_stills_of_other_shapes_are_refused(lander: WorldModel) -> None:
     scenes = lander.system.scene(torch.rand(2, lander.system.num_scene_uniforms))
     states, still = torch.zeros(2, 10), lander.still(scenes)
     assert still is not None
-    lander.draw(states, scenes, still)
+    frames = lander.draw(states, scenes, still)
+    assert torch.equal(lander.draw(states[0], scenes[0], still[0]), frames[0])
+    odd = torch.cat((still.flatten()[:1], still.flatten()))[1:].view(still.shape)
+    assert torch.equal(lander.draw(states, scenes, odd), frames)
     for wrong in (still[:1], still.float(), still[..., 0]):
         with pytest.raises(ValueError, match=r"still has shape .* expected uint8 .* \(2, "):
             lander.draw(states, scenes, wrong)
@@ -151,6 +154,9 @@ def test_frames_are_put_where_they_are_wanted(system: str, decoder: str) -> None
     frames = torch.zeros(2, 3, *model.system.frame.size, 3, dtype=torch.uint8)
     assert model.draw(states, out=frames) is frames
     assert torch.equal(frames, model.draw(states))
+    odd = torch.zeros(frames.numel() + 1, dtype=torch.uint8)[1:].view(frames.shape)
+    assert torch.equal(model.draw(states, out=odd), frames)
+    assert torch.equal(odd, frames)
     for wrong, named in ((frames[0], "out has shape .*;"), (frames.int(), "out .*int32;")):
         with pytest.raises(ValueError, match=rf"{named} expected uint8 .* \(2, 3, "):
             model.draw(states, out=wrong)

@@ -114,7 +114,7 @@ def test_without_machine_code_steps_go_on(
     elif broken == "folder":
         cache.write_text("a file")
     else:
-        monkeypatch.setattr(library, "FLAGS", ("-E", *library.FLAGS[-3:]))  # no machine code
+        monkeypatch.setattr(library, "FLAGS", ("-E",))  # no machine code
     model = make_tiny()
     plain, quick = (WorldModelEnv(model=model, obs_type="state", compile=c) for c in (False, None))
     fly(plain, quick, 50, lambda: not quick.simulation._solo._countdown)  # type: ignore[union-attr]
@@ -150,13 +150,85 @@ def test_nothing_is_written_where_there_is_no_home(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forked_process_leaves_the_compiler_alone(cache: Path) -> None:
-    made = library.library("int main() {}" + "\n" * 10)
-    owner, made._owner = made._owner, -1  # as in a child
-    assert made.load() is None or made.ready
-    made._owner = owner
-    assert made.load() is not None
-    assert made.ready
+def test_what_cannot_be_loaded_is_made_anew_by_the_next_process(cache: Path) -> None:
+    source = 'extern "C" int seven() { return 7; }'
+    begun = library.Library(source)._process
+    assert begun is not None
+    assert begun.wait() == 0
+    (path,) = cache.iterdir()
+    path.write_bytes(b"")
+    assert library.Library(source).load() is None
+    made = library.Library(source).load()
+    assert made is not None
+    assert made.seven() == 7
+
+
+def test_one_source_compiled_twice_at_once_is_one_library(cache: Path) -> None:
+    both = [library.Library("int twice = 2;") for _ in range(2)]
+    assert all(made.load() is not None for made in both)
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_interrupted_steps_leave_nothing_wrong_behind(make_tiny: Any) -> None:
+    """Exceptions may come at any moment, as from a signal; the step is then made once more."""
+    plain, quick = (
+        WorldModelEnv(model=make_tiny(system="lunar_lander"), obs_type="state", compile=c)
+        for c in (False, True)
+    )
+    plain.reset(seed=0)
+    quick.reset(seed=0)
+    native = quick.simulation._solo._code  # type: ignore[union-attr]
+    questions = native._asked
+
+    def interrupted(function: Any) -> Any:
+        def ask(x: torch.Tensor, out: torch.Tensor) -> None:
+            out.fill_(7.0)
+            raise KeyboardInterrupt
+
+        return lambda x, out: ask(x, out) if rng.random() < 0.3 else function(x, out=out)
+
+    rng = np.random.default_rng(0)
+    lost = 0
+    for _ in range(200):
+        native._asked = [
+            [(interrupted(function), *rest) for function, *rest in some] for some in questions
+        ]
+        before, action = quick.snapshot(), int(rng.integers(4))
+        while True:
+            try:
+                found = quick.step(action)
+                break
+            except KeyboardInterrupt:
+                lost += 1
+                quick.restore(before)
+        wanted = plain.step(action)
+        assert np.array_equal(wanted[0], found[0])
+        assert wanted[1:4] == found[1:4]
+        if found[2]:
+            assert np.array_equal(plain.reset()[0], quick.reset()[0])
+    assert lost > 50
+
+
+def test_what_was_compiled_in_inference_mode_serves_out_of_it(make_tiny: Any) -> None:
+    model = make_tiny()
+    plain = WorldModelEnv(model=model, obs_type="state", compile=False)
+    with torch.inference_mode():
+        quick = WorldModelEnv(model=model, obs_type="state", compile=True)
+    fly(plain, quick, 50, lambda: True)
+
+
+@pytest.mark.filterwarnings("ignore:.*You are calling 'step")
+def test_what_is_not_a_number_stays_so_in_machine_code(make_tiny: Any) -> None:
+    model = make_tiny(system="lunar_lander")
+    seen = []
+    for compiled in (False, True):
+        env = WorldModelEnv(model=model, obs_type="state", compile=compiled)
+        env.reset(seed=0, options={"state": [0, 5, 3e38, 0, 0, 0, 0, 0, 0, 0]})
+        seen.append([env.step(2)[:4] for _ in range(12)])
+    assert np.isnan(seen[0][-1][0][0])
+    for a, b in zip(*seen, strict=True):
+        np.testing.assert_array_equal(a[0], b[0])
+        np.testing.assert_array_equal(a[1:], b[1:])
 
 
 ENDING = """
@@ -165,7 +237,6 @@ library("#include <regex>\\nstd::regex slow(\\".*\\");")  # takes seconds
 """
 
 
-def test_the_end_of_python_ends_the_compiler(cache: Path) -> None:
-    start = time.monotonic()
+def test_the_end_of_python_waits_for_a_compiler(cache: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", ENDING], check=True, timeout=60)
-    assert list(cache.iterdir()) == [], time.monotonic() - start
+    assert [path.suffix for path in cache.iterdir()] == [".so"]

@@ -118,6 +118,8 @@ class DirectDecoder(nn.Module):
             dtype: Of matrix products, if another one.
             out: Where to put them, contiguous in memory.
         """
+        if out is not None and out.storage_offset() % self.word.itemsize:  # words begin before it
+            return out.copy_(self.draw(normalized, still, dtype))
         words = None if out is None else out.flatten(1).view(self.word)
         if isinstance(self.painter, MapDecoder):
             numbers = self.painter(normalized, dtype=dtype).add_(self.background).mul_(WHITE)
@@ -126,7 +128,9 @@ class DirectDecoder(nn.Module):
             still = self.still(normalized)
             assert still is not None
         near, drawn = self.painter.drawn(normalized, self.background, WHITE, dtype)
-        behind = still.flatten(1).view(self.word).expand(len(near), -1)
+        whole = still.storage_offset() % self.word.itemsize == 0
+        behind = (still if whole else still.clone()).flatten(1).view(self.word)
+        behind = behind.expand(len(near), -1)
         frames = behind.clone() if words is None else words.copy_(behind)
         return self._frames(self._put(frames, near, self._packed(drawn)))
 

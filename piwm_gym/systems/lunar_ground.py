@@ -78,7 +78,7 @@ def ground(
     Beyond the viewport the outermost edges go on.
     """
     place = (x + HALF_WIDTH) / SPACING
-    left = place.detach().floor().clamp(0, NUM_HEIGHTS - 2).long()
+    left = place.detach().floor().long().clamp(0, NUM_HEIGHTS - 2)  # an index even where NaN is
     scene = scene.expand(*x.shape[:-1], NUM_HEIGHTS)
     low, high = scene.gather(-1, left), scene.gather(-1, left + 1)
     slope = (high - low) / SPACING

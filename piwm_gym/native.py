@@ -249,11 +249,11 @@ class Native:
 
     def load(self) -> bool:
         """Wait for it to be compiled; False if that cannot be done here."""
-        loaded = self._library.load()
-        if loaded is not None:
-            self._step = loaded.step
-            self._step.argtypes = [*[c_void_p] * 3, c_int]
-        return loaded is not None
+        step = getattr(self._library.load(), "step", None)
+        if step is not None:
+            step.argtypes = [*[c_void_p] * 3, c_int]
+            self._step = step
+        return step is not None
 
     def __call__(self, *arguments: Scalars) -> tuple[Scalars, ...]:
         """As many lists of numbers as there are results; once it is loaded."""

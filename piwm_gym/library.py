@@ -89,9 +89,11 @@ class Library:
             return None
 
     def _end(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            assert self._process is not None
+        assert self._process is not None
+        try:
             self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.returncode = 0  # nobody asks; else there would be a warning
 
 
 __all__ = ["Library", "cache_folder", "library"]

@@ -89,7 +89,8 @@ class Fused:
 
     def _begin(self, new: Advanced, started: Tensor) -> Advanced:
         """A step with the episodes that begin with it, written to tensors that nobody has yet."""
-        found = np.flatnonzero(started.bool().numpy())  # numpy finds bytes sooner
+        started = started.bool()  # among bytes numpy finds them sooner
+        found = np.flatnonzero(started.numpy())
         count = len(found)
         if not count:
             return new._replace(started=None)
@@ -104,7 +105,7 @@ class Fused:
         scene = new.scene
         if self.rules.system.scene_variables:
             scene = scene.index_copy(0, rows, fresh.scene)  # that of the step before is not new
-        return new._replace(scene=scene, ended=ended, drawn=fresh.drawn[:count])
+        return new._replace(scene=scene, ended=ended, started=started, drawn=fresh.drawn[:count])
 
     def _fresh(self, positions: Tensor) -> Fresh:
         """New episodes of full lots, as many at once as was compiled."""

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from piwm_gym.library import library
 from piwm_gym.scalar import Scalars, Straight
+from piwm_gym.shared_object import shared_object
 
 # Python's integers do not overflow: twice 64 bits hold the largest product of two numbers.
 _PRELUDE = """
@@ -226,7 +226,7 @@ class Native:
     """
 
     def __init__(self, code: Straight) -> None:
-        self._library = library(source_code(code))
+        self._object = shared_object(source_code(code))
         self._given = Block(code.arguments, [x.dtype for x in code.inputs])
         self._result = Block(code.results, code.dtypes)
         kept, asking = _sizes(code)
@@ -245,11 +245,11 @@ class Native:
     @property
     def ready(self) -> bool:
         """Whether :meth:`load` would not wait."""
-        return self._library.ready
+        return self._object.ready
 
     def load(self) -> bool:
         """Wait for it to be compiled; False if that cannot be done here."""
-        step = getattr(self._library.load(), "step", None)
+        step = getattr(self._object.load(), "step", None)
         if step is not None:
             step.argtypes = [*[c_void_p] * 3, c_int]
             self._step = step

@@ -1,4 +1,4 @@
-"""C++ as a shared library, compiled by a process of its own while Python goes on."""
+"""C++ as a shared object, compiled by a process of its own while Python goes on."""
 
 import atexit
 import contextlib
@@ -16,29 +16,29 @@ from piwm_gym.compiler import cpp_compiler
 FLAGS = ("-std=c++17", "-O1", "-ffp-contract=off", "-w", "-fPIC", "-shared")
 """Arithmetic as it is written: nothing here may cost a bit."""
 SCRIPT = """
-draft=$1 library=$2; shift 2
-"$@" "$draft.cpp" -o "$draft.so" && mv "$draft.so" "$library"
+draft=$1 made=$2; shift 2
+"$@" "$draft.cpp" -o "$draft.so" && mv "$draft.so" "$made"
 status=$?; rm -f "$draft.cpp" "$draft.so"; exit $status
 """
-"""Compiles, and is left to itself if Python ends; no process ever sees half of a library."""
+"""Compiles, and is left to itself if Python ends; no process ever sees half of an object."""
 PATIENCE = 10
 """How long the end of Python waits for a compiler that has begun, s."""
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept for later processes: nobody else may write there."""
+    """Where shared objects are kept for later processes: nobody else may write there."""
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(caches) / "piwm-gym"
 
 
 @cache
-def library(source: str) -> "Library":
-    """The library of a source, one in each process."""
-    return Library(source)
+def shared_object(source: str) -> "SharedObject":
+    """The shared object of a source, one in each process."""
+    return SharedObject(source)
 
 
-class Library:
-    """A shared library, which exists already or is being made.
+class SharedObject:
+    """Machine code in a file, which exists already or is being made.
 
     Args:
         source: C++.
@@ -73,7 +73,7 @@ class Library:
         return self._process is None or self._path.exists() or self._process.poll() is not None
 
     def load(self) -> PyDLL | None:
-        """The library, once it is there; None if there is none to be had.
+        """The machine code, once it is there; None if there is none to be had.
 
         Its functions keep Python's lock.
         """
@@ -96,4 +96,4 @@ class Library:
             self._process.returncode = 0  # nobody asks; else there would be a warning
 
 
-__all__ = ["Library", "cache_folder", "library"]
+__all__ = ["SharedObject", "cache_folder", "shared_object"]

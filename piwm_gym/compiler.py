@@ -3,7 +3,10 @@
 import importlib.util
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +15,14 @@ from torch.fx import GraphModule
 
 Function = Callable[..., tuple[Tensor, ...]]
 Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+_ONE_AT_A_TIME = Lock()
+"""Neither tracing nor torch's compiler is made for several threads."""
 ROUNDED = ("cos", "exp", "log", "sigmoid", "sin", "sqrt", "tan", "tanh")
 """Functions whose last bits are others where torch's compiler writes them."""
+
+
+class CompilationError(RuntimeError):
+    """Torch's compiler is there and fails: its C++ compiler does not work, or its cache."""
 
 
 def available(device: torch.device) -> bool:
@@ -43,13 +52,25 @@ def host_code(
         whole: Whether it mostly computes integers. Torch's vectors of 64-bit integers are several
             times slower than what a C++ compiler makes of plain loops, which are asked for then.
         exact: Whether every bit has to be that of the function itself, which costs a little.
+
+    Raises:
+        CompilationError: It cannot be compiled here.
     """
+    function(*inputs)  # what is cached at its first use must be there, or it would be traced
+    with _ONE_AT_A_TIME, _compiling():
+        compiled = _compile_for_host(function, inputs, whole, exact)
+    call = getattr(compiled, "current_callable", None) or compiled  # without what debugs it
+    return lambda inputs: call(list(inputs))
+
+
+def _compile_for_host(
+    function: Function, inputs: tuple[Tensor, ...], whole: bool, exact: bool
+) -> Any:
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    function(*inputs)  # what is cached at its first use must be there, or it would be traced
     graph = make_fx(function, decomposition_table=select_decomp_table())(*inputs)
     if exact:
         graph = _with_rounded(graph)
@@ -59,9 +80,17 @@ def host_code(
         "size_asserts": False,
     }
     with config.patch(patch):
-        compiled = compile_fx_inner(graph, list(inputs))
-    call = getattr(compiled, "current_callable", None) or compiled  # without what debugs it
-    return lambda inputs: call(list(inputs))
+        return compile_fx_inner(graph, list(inputs))
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """One kind of error for the many that torch raises."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise CompilationError(f"{type(error).__name__}: {reason}") from error
 
 
 def _with_rounded(graph: GraphModule) -> GraphModule:
@@ -93,14 +122,18 @@ def cuda_graph(function: Function, inputs: tuple[Tensor, ...]) -> Step:
 
     ``torch.compile`` cannot read all of the equations' Python, and refuses a ninth version of
     what it could read: it gets a graph of tensor operations, which is code of its own every time.
-    """
-    from torch.fx.experimental.proxy_tensor import make_fx
 
+    Raises:
+        CompilationError: It cannot be compiled here.
+    """
     function(*inputs)  # as for the CPU
-    graph = make_fx(function)(*inputs)
-    compiled = torch.compile(graph, fullgraph=True, mode="reduce-overhead")
-    for _ in range(3):  # it is recorded at the second run
-        compiled(*inputs)
+    with _ONE_AT_A_TIME, _compiling():
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        graph = make_fx(function)(*inputs)
+        compiled = torch.compile(graph, fullgraph=True, mode="reduce-overhead")
+        for _ in range(3):  # it is recorded at the second run
+            compiled(*inputs)
     return lambda inputs: tuple(x.clone() for x in compiled(*inputs))  # the next run overwrites
 
 
@@ -120,6 +153,7 @@ def with_weights(module: nn.Module, count: int) -> tuple[Function, tuple[Tensor,
 
 
 __all__ = [
+    "CompilationError",
     "Function",
     "Step",
     "available",

@@ -1,5 +1,6 @@
 """The imagined frames of n slots: drawn once per state, in chunks, by torch or by machine code."""
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from itertools import repeat
@@ -7,6 +8,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
+from piwm_gym.compiler import CompilationError
 from piwm_gym.fused_frames import Drawing, FusedFrames
 from piwm_gym.slots import Slots
 from piwm_gym.threads import spread
@@ -176,12 +178,25 @@ class Frames:
         return self._model.draw(states, scenes if self._scenic else None, *stills, **into)
 
     def _compile(self, states: Tensor, scenes: Tensor, stills: Tensor | None) -> None:
-        """Compile drawing for as many frames as :meth:`draw` draws at once for all slots."""
+        """Compile drawing for as many frames as :meth:`draw` draws at once for all slots.
+
+        Warns:
+            UserWarning: That fails; frames are drawn uncompiled.
+        """
         drawing = Drawing(self._model, self._scenic)
         inputs = (states, scenes) if stills is None else (states, scenes, stills)
         for size in {min(self._num_slots, self._chunk), self._num_slots % self._chunk} - {0}:
             key = self._model.autoencoder.decodes_by, size
-            self.by_size[key] = FusedFrames(drawing, *(x[:size] for x in inputs))
+            try:
+                self.by_size[key] = FusedFrames(drawing, *(x[:size] for x in inputs))
+            except CompilationError as error:
+                self.compiled = False
+                warnings.warn(
+                    f"compile=True, but torch's compiler fails ({error}); frames are drawn "
+                    "uncompiled",
+                    stacklevel=2,
+                )
+                return
 
 
 __all__ = ["DECODE_CHUNK", "Frames"]

@@ -47,12 +47,15 @@ class Fused:
         rules: What stays the same from step to step.
         moment: Of as many slots.
         action: (n, *A).
-        params: Physical parameters; later ones must have the same shapes to be quick.
+        params: Physical parameters. Where later ones have other shapes, such as one number for each
+            slot instead of one for all, the first step with them is compiled anew.
+
+    Raises:
+        CompilationError: It cannot be compiled here.
     """
 
     def __init__(self, rules: Rules, moment: Moment, action: Tensor, params: Any) -> None:
         self.rules = rules
-        self._shapes, self._params = _shapes(params), params
         self._slots, on_gpu = len(moment.state), moment.state.is_cuda
         system = rules.system
         drawn = system.num_initial_uniforms + system.num_scene_uniforms + rules.num_params
@@ -60,32 +63,38 @@ class Fused:
         inputs = (*moment, action, *vars(params).values())
         self._at_once = -(-self._slots // STARTED)
         self._plain = partial(flat, move if self._apart else advance, rules, type(params))
-        build = compiler.cuda_graph if on_gpu else partial(compiler.host_code, exact=True)
+        self._build = compiler.cuda_graph if on_gpu else partial(compiler.host_code, exact=True)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._step = build(self._plain, inputs)
+            self._step = self._build(self._plain, inputs)
             if self._apart and rules.mode is not AutoresetMode.DISABLED:
                 example = (torch.zeros(self._at_once, dtype=torch.int64),)
                 begin = partial(start, rules)
                 self._start = compiler.host_code(
                     lambda x: tuple(begin(x)), example, whole=True, exact=True
                 )
+        self._params, self._steps = params, {_shapes(params): self._step}
 
     @torch.no_grad()
     def __call__(self, moment: Moment, action: Tensor, params: Any) -> Advanced:
         """One step."""
         inputs = (*moment, action, *vars(params).values())
         assert inputs[0].t().is_contiguous()  # machine code does not look
-        new = filled(self._step(inputs) if self._fits(params) else self._plain(*inputs))
+        if params is not self._params:  # whose shapes stay what they are
+            self._step, self._params = self._step_of(inputs, _shapes(params)), params
+        new = filled(self._step(inputs))
         return self._begin(new, new.started) if self._apart and new.started is not None else new
 
-    def _fits(self, params: Any) -> bool:
-        """Whether this was compiled for such parameters; if not, a step is no time to compile."""
-        if params is not self._params:  # whose shapes stay what they are
-            if _shapes(params) != self._shapes:
-                return False
-            self._params = params
-        return True
+    def _step_of(self, inputs: tuple[Tensor, ...], shapes: tuple[torch.Size, ...]) -> compiler.Step:
+        """What computes a step with parameters of these shapes, compiled when first needed."""
+        if shapes not in self._steps:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    self._steps[shapes] = self._build(self._plain, inputs)
+                except compiler.CompilationError:
+                    self._steps[shapes] = lambda inputs: self._plain(*inputs)
+        return self._steps[shapes]
 
     def _begin(self, new: Advanced, started: Tensor) -> Advanced:
         """A step with the episodes that begin with it, written to tensors that nobody has yet."""
@@ -115,8 +124,8 @@ class Fused:
         return Fresh(*map(torch.cat, zip(*parts, strict=True), SLOTS_DIM))
 
 
-def _shapes(params: Any) -> list[torch.Size]:
-    return [value.shape for value in vars(params).values()]
+def _shapes(params: Any) -> tuple[torch.Size, ...]:
+    return tuple(value.shape for value in vars(params).values())
 
 
 __all__ = ["Fused"]

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from piwm_gym.advance import Moment, Rules, blank, example_action
-from piwm_gym.compiler import available
+from piwm_gym.compiler import CompilationError, available
 from piwm_gym.drawing import Frames
 from piwm_gym.fused import Fused
 from piwm_gym.moments import Ended, Outcome, Snapshot
@@ -46,7 +46,7 @@ class Simulation:
         drawn: Imagined frames.
 
     Warns:
-        UserWarning: There is nothing to compile with here; steps run as they are.
+        UserWarning: Nothing can be compiled here; steps run as they are.
     """
 
     def __init__(
@@ -79,12 +79,19 @@ class Simulation:
                 stacklevel=2,
             )
             compiled = None
-        self.drawn = Frames(model, num_slots, compiled is not None)
-        if compiled is not None:
-            self._compile(compiled)
+        self.drawn = Frames(model, num_slots, compiled is not None and self._compile(compiled))
 
-    def _compile(self, mode: AutoresetMode) -> None:
-        self._fused = Fused(*self._example(mode))
+    def _compile(self, mode: AutoresetMode) -> bool:
+        """Compile the step of an autoreset mode; whether that worked."""
+        try:
+            self._fused = Fused(*self._example(mode))
+        except CompilationError as error:
+            warnings.warn(
+                f"compile=True, but torch's compiler fails ({error}); steps run uncompiled, with "
+                "the same results",
+                stacklevel=2,
+            )
+        return self._fused is not None
 
     def _example(self, mode: AutoresetMode) -> tuple[Rules, Moment, Tensor, Any]:
         """What the step of an autoreset mode is made from."""

@@ -74,10 +74,9 @@ class SingleSimulation(Simulation):
         self._compiled: bool | None = None if eventually else False
         super().__init__(model, 1, **arguments)
 
-    def _compile(self, mode: AutoresetMode) -> None:
+    def _compile(self, mode: AutoresetMode) -> bool:
         self._compiled = True
-        if self._solo is None:
-            super()._compile(mode)
+        return self._solo is not None or super()._compile(mode)
 
     @cached_property
     def _solo(self) -> Solo | None:

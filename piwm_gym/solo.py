@@ -11,6 +11,7 @@ from torch import Tensor
 from piwm_gym.advance import Moment, Rules, filled, flat, move, start
 from piwm_gym.native import Native
 from piwm_gym.scalar import Scalars, scalar_code, write_down
+from piwm_gym.shared_object import cache_folder
 from piwm_gym.systems import System
 
 MANY = 4000
@@ -71,8 +72,8 @@ class Solo:
         self._native = bool(compiled) and self._load()
         if compiled and not self._native:
             warnings.warn(
-                "compile=True, but the C++ compiler fails; steps run uncompiled, with the same "
-                "results",
+                f"compile=True, but the C++ compiler fails, or what it makes cannot be kept in "
+                f"{cache_folder()}; steps run uncompiled, with the same results",
                 stacklevel=2,
             )
         if not self._native:

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 import torch
 
+# A forked process has none of the threads that torch would wait for; new ones hang.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 

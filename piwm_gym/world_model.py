@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor, nn
 
-from piwm_gym.compiler import available
+from piwm_gym.compiler import CompilationError, available
 from piwm_gym.fused_rollout import FusedRollout
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
@@ -355,7 +355,8 @@ class WorldModel(nn.Module):
         results differ in the last bits. On the CPU only.
 
         Args:
-            batch_size: Number of states, B.
+            batch_size: Number of states, B. Planners roll out ``samples`` sequences from each of
+                theirs: 64 for ``cem`` of one state.
             noise: For rollouts with ``noise`` instead of those of the mean motion.
 
         Raises:
@@ -375,8 +376,15 @@ class WorldModel(nn.Module):
                 stacklevel=2,
             )
             return
-        key = batch_size, noise
-        self._rollouts[key] = FusedRollout(self.system, batch_size, self.params, noise)
+        try:
+            rollout = FusedRollout(self.system, batch_size, self.params, noise)
+        except CompilationError as error:
+            warnings.warn(
+                f"torch's compiler fails ({error}); rollouts run uncompiled, with the same results",
+                stacklevel=2,
+            )
+            return
+        self._rollouts[batch_size, noise] = rollout
 
     def decode(
         self, states: Float[Tensor, "*B D"], scene: Float[Tensor, "*C S"] | None = None

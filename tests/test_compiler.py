@@ -1,8 +1,10 @@
 """Real machine code and recorded graphs, each in a process of its own."""
 
 import inspect
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,11 +88,42 @@ assert quick.simulation.drawn.by_size
 """
 
 
-def run_alone(script: str, *arguments: str) -> None:
+TWO_AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+def make(slots):
+    envs = gym.make_vec("PIWM-CartPole-v0", slots, compile=True, **arguments)
+    return envs.reset(seed=0)
+arguments = {"vectorization_mode": "vector_entry_point", "obs_type": "state"}
+with ThreadPoolExecutor(2) as threads:
+    assert len(list(threads.map(make, (3, 4)))) == 2
+"""
+FAILING = """
+import warnings
+arguments = {"env_id": "PIWM-CartPole-v0", "num_envs": 3, "max_episode_steps": 7}
+with warnings.catch_warnings(record=True) as heard:
+    warnings.simplefilter("always")
+    quick = WorldModelVectorEnv(compile=True, **arguments)
+    model = quick.model
+    model.compile_rollout(3)
+    state = torch.zeros(3, 4)
+    assert model.rollout(state, torch.ones(3, 5, dtype=int)).shape == (3, 5, 4)
+heard = [str(w.message) for w in heard if w.category is UserWarning]
+assert len(heard) == 2
+assert all("torch's compiler fails" in text and "uncompiled" in text for text in heard)
+plain = WorldModelVectorEnv(model=model, **arguments)
+assert np.array_equal(plain.reset(seed=0)[0], quick.reset(seed=0)[0])
+for _ in range(9):
+    assert np.array_equal(plain.step([0, 1, 1])[0], quick.step([0, 1, 1])[0])
+"""
+
+
+def run_alone(script: str, *arguments: str, **environment: str) -> None:
     """In a process of its own: the tests' checks of shape annotations would be in the way."""
     script = "\n".join((IMPORTS, inspect.getsource(drawn_directly), script))
     command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -110,3 +143,14 @@ def test_compiled_steps_are_the_same_bits(env_id: str, slots: int) -> None:
 
 def test_the_graphs_that_gpus_record() -> None:
     run_alone(ON_A_GPU)
+
+
+@pytest.mark.skipif(not compiler.available(torch.device("cpu")), reason="needs a C++ compiler")
+def test_two_threads_may_compile() -> None:
+    run_alone(TWO_AT_ONCE)
+
+
+@pytest.mark.skipif(not compiler.available(torch.device("cpu")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("program", ["false", "/no/compiler/here"])
+def test_what_cannot_be_compiled_runs_uncompiled(program: str, tmp_path: Path) -> None:
+    run_alone(FAILING, CXX=program, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))

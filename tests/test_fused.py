@@ -120,3 +120,32 @@ def test_without_a_compiler_there_is_a_warning(
         env = WorldModelEnv(model=make_tiny(), compile=True)
     env.reset(seed=0)
     env.step(0)
+
+
+def test_parameters_of_other_shapes_are_compiled_anew_and_once(
+    make_tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_uncompiled(monkeypatch)
+    as_it_is, made = compiler.host_code, list[Any]()
+
+    def host_code(function: Any, inputs: Any, **how: bool) -> Any:
+        made.append(function)
+        if len(made) > 2:
+            raise compiler.CompilationError("too many")
+        return as_it_is(function, inputs, **how)
+
+    monkeypatch.setattr(compiler, "host_code", host_code)
+    model = make_tiny()
+    plain, quick = (
+        WorldModelVectorEnv(model=model, num_envs=3, obs_type="state", compile=c)
+        for c in (False, True)
+    )
+    for envs in (plain, quick):
+        envs.reset(seed=0)
+    changes = [{"gravity": 9.0}, {"gravity": [8.0, 9.0, 10.0]}, {"gravity": [1.0, 2.0, 3.0]}]
+    changes += [{"gravity": 9.0}, {"length": [0.4, 0.5, 0.6]}, {"length": 0.5}]
+    for change, count in zip(changes, (1, 2, 2, 2, 3, 3), strict=True):
+        for envs in (plain, quick):
+            envs.set_params(**change)
+        assert same(plain.step([0, 1, 1])[0], quick.step([0, 1, 1])[0])
+        assert len(made) == count

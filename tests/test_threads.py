@@ -19,6 +19,21 @@ def _spread_in_a_fork(queue: "multiprocessing.SimpleQueue[list[int]]") -> None:
     queue.put([piece for piece, _, _ in spread(_where, range(4))])
 
 
+def _sum_in_a_fork(queue: "multiprocessing.SimpleQueue[float]") -> None:
+    queue.put(float(torch.ones(2_000_000).sum()))
+
+
+def test_a_fork_does_not_wait_for_its_parents_threads() -> None:
+    total = float(torch.ones(2_000_000).sum())  # in several threads
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_sum_in_a_fork, args=(queue,), daemon=True)
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    assert queue.get() == total
+
+
 def test_results_come_in_order_from_threads_of_one_core_each() -> None:
     results = spread(_where, range(20))
     assert [piece for piece, _, _ in results] == list(range(20))

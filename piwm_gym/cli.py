@@ -143,9 +143,13 @@ def read_window(path: Path, system: "System") -> tuple["np.ndarray", "np.ndarray
     """
     import numpy as np
 
+    from piwm_gym.actions import check_actions
     from piwm_gym.preprocess import preprocess_frame
 
-    layout = "expected an .npz file with 'frames' (T, H, W, 3) uint8 and 'actions' (T - 1,)"
+    layout = (
+        "expected an .npz file with 'frames' (T, H, W, 3) uint8, T >= 2, and the T - 1 'actions' "
+        "between them"
+    )
     try:
         with np.load(path, allow_pickle=False) as file:
             frames, actions = file["frames"], file["actions"]
@@ -155,11 +159,17 @@ def read_window(path: Path, system: "System") -> tuple["np.ndarray", "np.ndarray
         raise ValueError(f"{path} is not a file; {layout}") from None
     except Exception as error:  # numpy and zipfile raise many kinds on damaged files
         raise ValueError(f"{path} cannot be read ({error}); {layout}") from None
-    if frames.ndim != 4:
-        raise ValueError(f"'frames' in {path} has shape {frames.shape}; {layout}")
+    if frames.ndim != 4 or len(frames) < 2 or frames.dtype != np.uint8:
+        raise ValueError(
+            f"'frames' in {path} has shape {frames.shape} and type {frames.dtype}; {layout}"
+        )
+    try:
+        taken = check_actions(system.action_space, actions, (len(frames) - 1,), axes=("time step",))
+    except ValueError as error:
+        raise ValueError(f"'actions' in {path}: {error}") from None
     if frames.shape[1:3] == system.frame.native:
         frames = np.stack([preprocess_frame(frame, system.frame) for frame in frames])
-    return frames, actions
+    return frames, taken
 
 
 def variable_table(title: str, variables: Sequence["Variable"], values: Sequence[float]) -> Table:

@@ -53,6 +53,9 @@ def test_state(
     assert "rad/s" in out
 
 
+WINDOW = np.zeros((3, 64, 64, 3), dtype=np.uint8)
+
+
 def test_mistakes_are_explained(
     checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +63,14 @@ def test_mistakes_are_explained(
     (tmp_path / "text.npz").write_text("frames")
     frames = np.zeros((1, 64, 64, 3), dtype=np.uint8)
     np.savez(tmp_path / "short.npz", frames=frames, actions=np.zeros(0))
+    for name, frames, actions in (
+        ("seven", WINDOW, np.array([0, 7])),
+        ("words", WINDOW, np.array(["left", "right"])),
+        ("few", WINDOW, np.array([0])),
+        ("floats", WINDOW.astype(float), np.array([0, 1])),
+        ("small", WINDOW[:, :32], np.array([0, 1])),
+    ):
+        np.savez(tmp_path / f"{name}.npz", frames=frames, actions=actions)
     ours = ["--checkpoint", checkpoint]
     for arguments, message in [
         (["info", "--checkpoint", str(tmp_path / "no.safetensors")], "does not exist"),
@@ -70,6 +81,11 @@ def test_mistakes_are_explained(
         (["state", str(tmp_path / "text.npz"), *ours], "cannot be read"),
         (["state", str(tmp_path / "empty.npz"), *ours], "has no array"),
         (["state", str(tmp_path / "short.npz"), *ours], "T >= 2"),
+        (["state", str(tmp_path / "seven.npz"), *ours], "action of time step 1 is 7"),
+        (["state", str(tmp_path / "words.npz"), *ours], "expected an integer from 0 to 1"),
+        (["state", str(tmp_path / "few.npz"), *ours], "action has shape (1,)"),
+        (["state", str(tmp_path / "floats.npz"), *ours], "type float64"),
+        (["state", str(tmp_path / "small.npz"), *ours], "frames has shape (1, 3, 32, 64, 3)"),
     ]:
         assert main(arguments) == 2
         captured = capsys.readouterr()

@@ -124,13 +124,19 @@ def state(
     model = load(env_id, variant, checkpoint, device="cpu")
     window, actions = read_window(frames, model.system)
     with torch.no_grad():
-        batch = torch.as_tensor(window)[None], torch.as_tensor(actions)[None]
-        estimate, scene = model.encode_window(*batch)
+        batch = torch.as_tensor(window)[None]
+        read = model.encode_frames(batch)
+        estimate, scene = model.estimate(read, torch.as_tensor(actions)[None])
+        shown = bool(model.shown(batch, read))
     console, system = Console(), model.system
     title = f"State at frame {len(window) - 1}"
     console.print(variable_table(title, system.variables, estimate[0].tolist()))
     if scene is not None:
         console.print(variable_table("Scene", system.scene_variables, scene[0].tolist()))
+    if not shown:
+        console.print(
+            f"Most frames do not show what {system.name} looks like: these numbers are guesses."
+        )
     if not bool(model.in_distribution(estimate)):
         console.print("This state is outside the range of the training labels: do not rely on it.")
 

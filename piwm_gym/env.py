@@ -139,7 +139,8 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | ``scene``            | (S,) scene of the episode, where the system has one               |
     | ``frames, actions``  | uint8 (T, H, W, 3) observed frames, the T - 1 actions between     |
     |                      | them: the episode goes on from the last frame, in the scene that  |
-    |                      | they show unless ``scene`` gives another                          |
+    |                      | they show unless ``scene`` gives another; a warning tells where   |
+    |                      | they do not show the system (not of a camera that drives along)   |
     | ``params``           | physical parameters for this episode only                         |
 
     ## Episode End

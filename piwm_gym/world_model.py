@@ -33,6 +33,10 @@ UNTRAINED_STD = 0.01
 """How far readings scatter, as a share of the range, before training has told."""
 
 
+SHOWN = 0.5
+"""Share of a window's frames in which the system is recognized where the window shows it."""
+
+
 @dataclass(frozen=True)
 class WorldModelConfig:
     """What a world model is made of.
@@ -219,6 +223,18 @@ class WorldModel(nn.Module):
         flat = configurations.reshape(len(pictures), -1)
         seen = recognized(self.autoencoder, self.system, pictures, flat)
         return seen.reshape(expected[:-1])
+
+    def shown(self, frames: Tensor, configurations: Float[Tensor, "B T P"]) -> Bool[Tensor, " B"]:
+        """Whether windows show the system: it is recognized in half of their frames, or more.
+
+        Args:
+            frames: (B, T, H, W, 3) uint8 or (B, T, 3, H, W) float in [0, 1].
+            configurations: What :meth:`encode_frames` made of them.
+
+        Raises:
+            ValueError: Wrong shapes.
+        """
+        return self.recognize(frames, configurations).float().mean(1) >= SHOWN
 
     def encode_scene(self, frames: Tensor) -> Float[Tensor, "B S"]:
         """Scene of a window: what the frames show of it, averaged, as it never changes.

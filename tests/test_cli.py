@@ -5,8 +5,9 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
-from piwm_gym.checkpoint import save
+from piwm_gym.checkpoint import load, save
 from piwm_gym.cli import main
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
@@ -51,6 +52,17 @@ def test_state(
     out = capsys.readouterr().out
     assert "State at frame 4" in out
     assert "rad/s" in out
+    assert "these numbers are guesses" in out
+
+
+def test_state_of_frames_that_show_the_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load(device="cpu")
+    frames = model.draw(torch.zeros(3, 4)).numpy()
+    np.savez(tmp_path / "window.npz", frames=frames, actions=np.array([0, 1]))
+    assert main(["state", str(tmp_path / "window.npz")]) == 0
+    assert "guesses" not in capsys.readouterr().out
 
 
 WINDOW = np.zeros((3, 64, 64, 3), dtype=np.uint8)

@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from piwm_gym import shell
-from piwm_gym.checkpoint import CheckpointError
+from piwm_gym.checkpoint import CheckpointError, load
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.models import VARIANTS
 from piwm_gym.observations import OBS_TYPES
@@ -297,6 +297,7 @@ def test_options_do_not_change_later_random_numbers(env: WorldModelEnv) -> None:
     assert equal(env.reset()[0], expected[1])
 
 
+@pytest.mark.filterwarnings("ignore:most of options:UserWarning")
 def test_start_from_frames(model: WorldModel) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (5, 64, 64, 3), np.uint8)
     actions = [0, 1, 1, 0]
@@ -304,6 +305,30 @@ def test_start_from_frames(model: WorldModel) -> None:
     env = WorldModelEnv(model=model, obs_type="state")
     _, info = env.reset(options={"frames": frames, "actions": actions})
     np.testing.assert_allclose(info["state"], expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def strange_frames(model: WorldModel) -> dict[str, np.ndarray]:
+    """(3, H, W, 3) uint8 windows that show nothing of a system, by what they are."""
+    shape = (3, *model.system.frame.size, 3)
+    noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    return {
+        "white": np.full(shape, 255, np.uint8),
+        "black": np.zeros(shape, np.uint8),
+        "noise": noise,
+    }
+
+
+@pytest.mark.parametrize("env_id", ["PIWM-CartPole-v0", "PIWM-LunarLander-v0"])
+def test_frames_that_do_not_show_the_system_are_told(env_id: str) -> None:
+    model = load(env_id, device="cpu")
+    env = WorldModelEnv(env_id, model=model, obs_type="state")
+    state = torch.zeros(3, len(model.system.variables))
+    options = {"frames": model.draw(state).numpy(), "actions": [0, 0]}
+    env.reset(options=options)  # warnings are errors here
+    for name, frames in strange_frames(model).items():
+        with pytest.warns(UserWarning, match="most of .*frames.*are guesses"):
+            env.reset(options={"frames": frames, "actions": [0, 0]})
+        assert env.state.shape == state[0].shape, name
 
 
 FRAMES = np.zeros((3, 64, 64, 3), np.uint8)

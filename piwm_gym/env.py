@@ -291,6 +291,11 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         self._require_reset("state")
         return wait(self.simulation.state[0])
 
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """As Gymnasium's; a physical parameter's name is refused here, not kept by a wrapper."""
+        force = force or name in self.model.params.names()
+        return super().set_wrapper_attr(name, value, force=force)
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:

@@ -13,7 +13,7 @@ import torch
 from piwm_gym.checkpoint import load
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.simulation import Simulation, Snapshot
-from piwm_gym.systems import System, unknown
+from piwm_gym.systems import SYSTEMS, System, unknown
 from piwm_gym.world_model import WorldModel
 
 RENDER_MODES = ("rgb_array",)
@@ -67,6 +67,29 @@ def limit_worker_threads() -> None:
     """
     if os.getpid() != _IMPORTED_IN or multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)
+
+
+class _Parameter:
+    """A physical parameter's name, which is no attribute of environments.
+
+    To assign to it is how the physics of ``CartPole-v1`` is changed. Here that would change
+    nothing, so it is an error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, env: "Shell | None", kind: type) -> Any:
+        raise AttributeError(
+            f"{kind.__name__!r} object has no attribute {self._name!r}; physical parameters are "
+            f"in params: env.unwrapped.params.{self._name}"
+        )
+
+    def __set__(self, env: "Shell", value: Any) -> None:
+        raise AttributeError(
+            f"{self._name} is {value!r}; physical parameters are replaced by set_params: "
+            f"env.unwrapped.set_params({self._name}=...)"
+        )
 
 
 class Shell:
@@ -164,6 +187,11 @@ class Shell:
         self.simulation.params.restore(params)
         if moment is not None:
             self.simulation.restore(moment)
+
+
+# Not by Shell.__setattr__, through which the assignments of every step would go.
+for _name in {name for system in SYSTEMS.values() for name in system.reference.names()}:
+    setattr(Shell, _name, _Parameter(_name))
 
 
 def check_render_mode(render_mode: str | None) -> str | None:

@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from piwm_gym.checkpoint import CheckpointError, load
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.models import VARIANTS
 from piwm_gym.observations import OBS_TYPES
+from piwm_gym.registration import ENTRIES, Entry
 from piwm_gym.systems import CartPole, CartPoleParams
+from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
 
 ENV_ID = "PIWM-CartPole-v0"
@@ -234,6 +237,29 @@ def test_observations_stay_in_the_space(model: WorldModel) -> None:
 def test_in_distribution_follows_the_training_range(env: WorldModelEnv) -> None:
     assert env.reset(options={"state": [0, 0, 0, 0]})[1]["in_distribution"]
     assert not env.reset(options={"state": [0, 1.6, 0, 0]})[1]["in_distribution"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.system)
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_parameters_are_no_attributes_whose_change_would_change_nothing(
+    entry: Entry, vectorized: bool, make_tiny: Callable[..., WorldModel]
+) -> None:
+    model = make_tiny(system=entry.system)
+    kind = WorldModelVectorEnv if vectorized else WorldModelEnv
+    env: Any = kind(entry.env_id, model=model, obs_type="state")
+    before = env.params
+    for name in before.names():
+        with pytest.raises(AttributeError, match=rf"set_params\({name}=...\)"):
+            setattr(env, name, 5.0)
+        with pytest.raises(AttributeError, match=rf"params.{name}"):
+            getattr(env, name)
+        assert not hasattr(env, name)
+        assert not hasattr(kind, name)
+        if not vectorized:
+            with pytest.raises(AttributeError, match="set_params"):
+                gym.wrappers.TimeLimit(env, 9).set_wrapper_attr(name, 5.0)
+    assert env.params == before
+    env.note = "others are as in any object"
 
 
 # ---- seeding -----------------------------------------------------------------------------------

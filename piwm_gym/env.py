@@ -15,7 +15,7 @@ from piwm_gym.lazy import LazyDict
 from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
-from piwm_gym.shell import Shell, Source, check_render_mode, wait
+from piwm_gym.shell import Shell, Source, check_compile, check_render_mode, wait
 from piwm_gym.single import SingleSimulation
 from piwm_gym.systems import Params
 from piwm_gym.world_model import WorldModel
@@ -265,6 +265,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             CheckpointError: No such checkpoint, or one that cannot be used.
         """
         self.render_mode = check_render_mode(render_mode)
+        compile = check_compile(compile)
         source = Source(env_id, variant, checkpoint, device, decoder)
         self._setup(
             source,

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from piwm_gym.checkpoint import load
-from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.registration import DEFAULT_VARIANT, ENTRIES
 from piwm_gym.simulation import Simulation, Snapshot
 from piwm_gym.systems import SYSTEMS, System, unknown
 from piwm_gym.world_model import WorldModel
@@ -102,7 +103,7 @@ class Shell:
     _simulation_class: type[Simulation] = Simulation
     simulation: Simulation
     render_mode: str | None
-    spec: gym.envs.registration.EnvSpec | None
+    _spec: gym.envs.registration.EnvSpec | None = None
 
     def _setup(self, source: Source, model: WorldModel | None, **simulation: Any) -> None:
         """Load the model unless there is one, and start a simulation of it."""
@@ -111,6 +112,25 @@ class Shell:
         self._simulation_arguments = simulation
         self.model = source.load() if model is None else model
         self.simulation = self._simulation_class(self.model, **simulation)
+
+    @property
+    def spec(self) -> gym.envs.registration.EnvSpec | None:
+        """What Gymnasium made this from, and as.
+
+        Raises:
+            ValueError: When set: the id is another environment's, whose arguments were replaced.
+        """
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: gym.envs.registration.EnvSpec | None) -> None:
+        env_id = self._source.env_id
+        if spec is not None and spec.id in ENTRIES and spec.id != env_id:
+            raise ValueError(
+                f"env_id is {env_id!r} in what was made as {spec.id!r}; leave it out, or make "
+                f"{env_id!r}"
+            )
+        self._spec = spec
 
     @property
     def system(self) -> System:
@@ -205,6 +225,17 @@ def check_render_mode(render_mode: str | None) -> str | None:
     return render_mode
 
 
+def check_compile(compile: Any) -> bool | None:
+    """Whether to compile.
+
+    Raises:
+        ValueError: Not True, False or None.
+    """
+    if compile is not None and not isinstance(compile, bool | np.bool_):
+        raise ValueError(f"compile is {compile!r}; expected True, False or None")
+    return None if compile is None else bool(compile)
+
+
 def key_bindings(system: System) -> dict[tuple[int, ...], Any]:
     """SDL codes of arrow keys to the system's actions."""
     # Bit 30 and the USB scan code of the key.
@@ -221,6 +252,7 @@ __all__ = [
     "RENDER_MODES",
     "Shell",
     "Source",
+    "check_compile",
     "check_render_mode",
     "key_bindings",
     "limit_worker_threads",

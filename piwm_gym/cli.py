@@ -3,6 +3,7 @@
 What is imported here is light; the commands import what they need, so that ``--help`` is quick.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from piwm_gym import __version__
+from piwm_gym.checks import check_whole
 from piwm_gym.registration import DEFAULT_VARIANT
 
 if TYPE_CHECKING:
@@ -57,9 +60,14 @@ def rollout(
     from piwm_gym.real import make_real, same_place
     from piwm_gym.video import side_by_side, write_video
 
-    if episodes < 1:
-        raise ValueError(f"episodes is {episodes}; expected at least 1")
+    for name, number, lowest in (
+        ("episodes", episodes, 1),
+        ("horizon", horizon, 1),
+        ("seed", seed, 0),
+    ):
+        check_whole(name, number, lowest)
     model = load(env_id, variant, checkpoint, device)
+    make_folder(output)
     real = make_real(env_id, obs_type="pixels", **same_place(model))
     seeds = range(seed, seed + episodes)
     rollouts = [imagined_rollout(model, real, context, horizon, each) for each in seeds]
@@ -74,6 +82,21 @@ def rollout(
         path = write_video(film, output / f"{name}{suffix}", fps=1 / model.system.dt)
         size = f"{len(film)} frames, {film.shape[2]} x {film.shape[1]} pixels"
         console.print(f"wrote {path}: {size}", soft_wrap=True)
+
+
+def make_folder(output: Path) -> None:
+    """Make the folder for the results, before they are computed.
+
+    Raises:
+        ValueError: It cannot be made or written to.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(output, os.W_OK) else "it is not writable"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise ValueError(f"output is '{output}'; expected a folder to write to: {reason}")
 
 
 def info(
@@ -247,12 +270,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0, or 2 for a mistake in the arguments, explained on stderr.
     """
+    if [*(sys.argv[1:] if arguments is None else arguments)] == ["--version"]:
+        Console().print(f"piwm-gym {__version__}", highlight=False)
+        return 0
     commands: dict[str, Callable[..., None]] = {"rollout": rollout, "info": info, "state": state}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands,
             prog="piwm-gym",
-            description="Imagined rollouts of physically interpretable world models.",
+            description="Imagined rollouts of physically interpretable world models. "
+            "With --version alone: the version.",
             args=arguments,
         )
     except (ValueError, ImportError, OSError) as error:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from piwm_gym import __version__
 from piwm_gym.checkpoint import load, save
 from piwm_gym.cli import main
 from piwm_gym.registration import DEFAULT_VARIANT
@@ -89,6 +90,11 @@ def test_mistakes_are_explained(
         (["info", "--env-id", "PIWM-CartPole-v7"], "did you mean 'PIWM-CartPole-v0'"),
         (["rollout", *ours, "--episodes", "0"], "episodes is 0"),
         (["rollout", *ours, "--context", "1", "--horizon", "5"], "context is 1 frames"),
+        (["rollout", *ours, "--horizon", "0"], "horizon is 0; expected a whole number, 1 or more"),
+        (["rollout", *ours, "--horizon", "-5"], "horizon is -5"),
+        (["rollout", *ours, "--seed", "-1"], "seed is -1; expected a whole number, 0 or more"),
+        (["rollout", *ours, "--output", "/dev/null/x"], "output is '/dev/null/x'; expected a"),
+        (["rollout", *ours, "--output", str(tmp_path / "text.npz")], "expected a folder to write"),
         (["state", str(tmp_path / "none.npz"), *ours], "is not a file"),
         (["state", str(tmp_path / "text.npz"), *ours], "cannot be read"),
         (["state", str(tmp_path / "empty.npz"), *ours], "has no array"),
@@ -105,6 +111,11 @@ def test_mistakes_are_explained(
         assert message in captured.err
         assert "Traceback" not in captured.err
         assert not captured.out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"piwm-gym {__version__}\n"
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

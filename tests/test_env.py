@@ -221,7 +221,20 @@ def test_a_falling_pole_ends_the_dream(env: WorldModelEnv) -> None:
     assert abs(env.state[2]) > 12 * np.pi / 180
 
 
-def test_observations_stay_in_the_space(model: WorldModel) -> None:
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.system)
+def test_observations_stay_in_the_space(entry: Entry, make_tiny: Callable[..., WorldModel]) -> None:
+    model = make_tiny(system=entry.system)
+    for obs_type, steps in (("state", 200), ("pixels", 10)):  # of 50 slots: 10,000 and 500
+        envs = WorldModelVectorEnv(entry.env_id, 50, model=model, obs_type=obs_type)
+        envs.action_space.seed(0)
+        obs, _ = envs.reset(seed=0)
+        for _ in range(steps):
+            assert obs in envs.observation_space
+            obs, *_ = envs.step(envs.action_space.sample())
+        assert obs in envs.observation_space
+
+
+def test_observations_beyond_the_end_stay_in_the_space(model: WorldModel) -> None:
     env = WorldModelEnv(model=model, obs_type="state")
     env.action_space.seed(0)
     env.reset(seed=0)

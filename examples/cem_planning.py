@@ -35,6 +35,7 @@ def main(steps: int = 200, seed: int = 0, checkpoint: str | None = None) -> None
     frame, _ = real.reset(seed=seed)
     frames, plan = [torch.as_tensor(frame)], None
     actions: list[int] = []
+    terminated = False
     for step in range(steps):
         action = step % 2  # the first frame alone shows no velocities
         if actions:

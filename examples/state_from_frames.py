@@ -19,7 +19,8 @@ def main(frames: int = 10, seed: int = 0, checkpoint: str | None = None) -> None
     """Estimate the state at the last frame.
 
     Args:
-        frames: Length of the window; at least two, since one frame shows no velocities.
+        frames: Length of the window; at least two, since one frame shows no velocities. It ends
+            earlier where the episode does.
         seed: Seed of the episode and of its random actions.
         checkpoint: A checkpoint of your own; default: the shipped weights.
     """
@@ -31,8 +32,10 @@ def main(frames: int = 10, seed: int = 0, checkpoint: str | None = None) -> None
     pictures, actions = [np.asarray(env.render())], []
     for _ in range(frames - 1):
         actions.append(env.action_space.sample())
-        truth, *_ = env.step(actions[-1])
+        truth, _, terminated, truncated, _ = env.step(actions[-1])
         pictures.append(np.asarray(env.render()))
+        if terminated or truncated:
+            break
     env.close()
 
     window = np.stack([preprocess_frame(picture, model.system.frame) for picture in pictures])

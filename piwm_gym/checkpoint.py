@@ -43,14 +43,17 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     """``"auto"`` is the GPU when there is one, otherwise the CPU.
 
     Raises:
-        ValueError: Not a device, or CUDA was asked for and is not available.
+        ValueError: Not a device, none that models run on, or CUDA was asked for and is not
+            available.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device is {device!r}; expected 'auto', 'cpu' or 'cuda'") from None
+    except (RuntimeError, TypeError):
+        resolved = None
+    if resolved is None or resolved.type not in ("cpu", "cuda"):
+        raise ValueError(f"device is {device!r}; expected 'auto', 'cpu' or 'cuda'")
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but CUDA is not available; use 'auto' or 'cpu'")
     return resolved
@@ -76,7 +79,7 @@ def save(model: WorldModel, path: Path | str, metadata: dict[str, Any]) -> None:
         "format_version": FORMAT_VERSION,
         "package_version": __version__,
         "config": to_json(model.config),
-        "metadata": json.loads(_dumps(metadata)),  # keys become strings, tuples lists
+        "metadata": json.loads(_dumps(_finite(metadata))),  # keys become strings, tuples lists
     }
     header["sha256"] = _digest(header, tensors)
     write_atomically(Path(path), serialize(tensors, {HEADER_KEY: _dumps(header)}))
@@ -159,6 +162,21 @@ def load(
     if decoder is not None:
         model.autoencoder.use(decoder)
     return model
+
+
+def _finite(tree: Any, where: str = "metadata") -> Any:
+    """A tree of provenance as it is.
+
+    Raises:
+        ValueError: It holds a number that is not finite, which JSON does not have.
+    """
+    if isinstance(tree, float) and not math.isfinite(tree):
+        raise ValueError(f"{where} is {tree}; expected a finite number, or None")
+    keyed = isinstance(tree, dict)
+    if keyed or isinstance(tree, list | tuple):
+        for key, value in tree.items() if keyed else enumerate(tree):
+            _finite(value, f"{where}[{key!r}]")
+    return tree
 
 
 def _compact(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 What is imported here is light; the commands import what they need, so that ``--help`` is quick.
 """
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from piwm_gym import __version__
+from piwm_gym.checks import check_whole
 from piwm_gym.registration import DEFAULT_VARIANT
 
 if TYPE_CHECKING:
@@ -57,9 +60,14 @@ def rollout(
     from piwm_gym.real import make_real, same_place
     from piwm_gym.video import side_by_side, write_video
 
-    if episodes < 1:
-        raise ValueError(f"episodes is {episodes}; expected at least 1")
+    for name, number, lowest in (
+        ("episodes", episodes, 1),
+        ("horizon", horizon, 1),
+        ("seed", seed, 0),
+    ):
+        check_whole(name, number, lowest)
     model = load(env_id, variant, checkpoint, device)
+    make_folder(output)
     real = make_real(env_id, obs_type="pixels", **same_place(model))
     seeds = range(seed, seed + episodes)
     rollouts = [imagined_rollout(model, real, context, horizon, each) for each in seeds]
@@ -74,6 +82,21 @@ def rollout(
         path = write_video(film, output / f"{name}{suffix}", fps=1 / model.system.dt)
         size = f"{len(film)} frames, {film.shape[2]} x {film.shape[1]} pixels"
         console.print(f"wrote {path}: {size}", soft_wrap=True)
+
+
+def make_folder(output: Path) -> None:
+    """Make the folder for the results, before they are computed.
+
+    Raises:
+        ValueError: It cannot be made or written to.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(output, os.W_OK) else "it is not writable"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise ValueError(f"output is '{output}'; expected a folder to write to: {reason}")
 
 
 def info(
@@ -124,13 +147,19 @@ def state(
     model = load(env_id, variant, checkpoint, device="cpu")
     window, actions = read_window(frames, model.system)
     with torch.no_grad():
-        batch = torch.as_tensor(window)[None], torch.as_tensor(actions)[None]
-        estimate, scene = model.encode_window(*batch)
+        batch = torch.as_tensor(window)[None]
+        read = model.encode_frames(batch)
+        estimate, scene = model.estimate(read, torch.as_tensor(actions)[None])
+        shown = bool(model.shown(batch, read))
     console, system = Console(), model.system
     title = f"State at frame {len(window) - 1}"
     console.print(variable_table(title, system.variables, estimate[0].tolist()))
     if scene is not None:
         console.print(variable_table("Scene", system.scene_variables, scene[0].tolist()))
+    if not shown:
+        console.print(
+            f"Most frames do not show what {system.name} looks like: these numbers are guesses."
+        )
     if not bool(model.in_distribution(estimate)):
         console.print("This state is outside the range of the training labels: do not rely on it.")
 
@@ -143,9 +172,13 @@ def read_window(path: Path, system: "System") -> tuple["np.ndarray", "np.ndarray
     """
     import numpy as np
 
+    from piwm_gym.actions import check_actions
     from piwm_gym.preprocess import preprocess_frame
 
-    layout = "expected an .npz file with 'frames' (T, H, W, 3) uint8 and 'actions' (T - 1,)"
+    layout = (
+        "expected an .npz file with 'frames' (T, H, W, 3) uint8, T >= 2, and the T - 1 'actions' "
+        "between them"
+    )
     try:
         with np.load(path, allow_pickle=False) as file:
             frames, actions = file["frames"], file["actions"]
@@ -155,11 +188,17 @@ def read_window(path: Path, system: "System") -> tuple["np.ndarray", "np.ndarray
         raise ValueError(f"{path} is not a file; {layout}") from None
     except Exception as error:  # numpy and zipfile raise many kinds on damaged files
         raise ValueError(f"{path} cannot be read ({error}); {layout}") from None
-    if frames.ndim != 4:
-        raise ValueError(f"'frames' in {path} has shape {frames.shape}; {layout}")
+    if frames.ndim != 4 or len(frames) < 2 or frames.dtype != np.uint8:
+        raise ValueError(
+            f"'frames' in {path} has shape {frames.shape} and type {frames.dtype}; {layout}"
+        )
+    try:
+        taken = check_actions(system.action_space, actions, (len(frames) - 1,), axes=("time step",))
+    except ValueError as error:
+        raise ValueError(f"'actions' in {path}: {error}") from None
     if frames.shape[1:3] == system.frame.native:
         frames = np.stack([preprocess_frame(frame, system.frame) for frame in frames])
-    return frames, actions
+    return frames, taken
 
 
 def variable_table(title: str, variables: Sequence["Variable"], values: Sequence[float]) -> Table:
@@ -231,12 +270,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         Exit code: 0, or 2 for a mistake in the arguments, explained on stderr.
     """
+    if [*(sys.argv[1:] if arguments is None else arguments)] == ["--version"]:
+        Console().print(f"piwm-gym {__version__}", highlight=False)
+        return 0
     commands: dict[str, Callable[..., None]] = {"rollout": rollout, "info": info, "state": state}
     try:
         tyro.extras.subcommand_cli_from_dict(
             commands,
             prog="piwm-gym",
-            description="Imagined rollouts of physically interpretable world models.",
+            description="Imagined rollouts of physically interpretable world models. "
+            "With --version alone: the version.",
             args=arguments,
         )
     except (ValueError, ImportError, OSError) as error:

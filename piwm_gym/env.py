@@ -15,7 +15,7 @@ from piwm_gym.lazy import LazyDict
 from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
-from piwm_gym.shell import Shell, Source, check_render_mode, wait
+from piwm_gym.shell import Shell, Source, check_compile, check_render_mode, wait
 from piwm_gym.single import SingleSimulation
 from piwm_gym.systems import Params
 from piwm_gym.world_model import WorldModel
@@ -139,7 +139,8 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
     | ``scene``            | (S,) scene of the episode, where the system has one               |
     | ``frames, actions``  | uint8 (T, H, W, 3) observed frames, the T - 1 actions between     |
     |                      | them: the episode goes on from the last frame, in the scene that  |
-    |                      | they show unless ``scene`` gives another                          |
+    |                      | they show unless ``scene`` gives another; a warning tells where   |
+    |                      | they do not show the system (not of a camera that drives along)   |
     | ``params``           | physical parameters for this episode only                         |
 
     ## Episode End
@@ -264,6 +265,7 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             CheckpointError: No such checkpoint, or one that cannot be used.
         """
         self.render_mode = check_render_mode(render_mode)
+        compile = check_compile(compile)
         source = Source(env_id, variant, checkpoint, device, decoder)
         self._setup(
             source,
@@ -289,6 +291,11 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
         """Copy of the state, float32 (D,), SI units."""
         self._require_reset("state")
         return wait(self.simulation.state[0])
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """As Gymnasium's; a physical parameter's name is refused here, not kept by a wrapper."""
+        force = force or name in self.model.params.names()
+        return super().set_wrapper_attr(name, value, force=force)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from piwm_gym.checks import check_whole
 from piwm_gym.planning import cem
 from piwm_gym.systems import Params
 from piwm_gym.world_model import WorldModel
@@ -202,8 +203,10 @@ def imagined_rollout(
         policy: Physical state to action; default: :func:`survivor`.
 
     Raises:
-        ValueError: The episode ends within the context, or ``context`` is less than 2.
+        ValueError: The episode ends within the context, ``context`` is less than 2, or ``horizon``
+            less than 1.
     """
+    check_whole("horizon", horizon, 1)
     policy = survivor(model, seed) if policy is None else policy
 
     def in_view(state: np.ndarray) -> bool:

@@ -34,7 +34,8 @@ def resolve(
             Hub id ``"user/name"``, downloaded once to the Hub's cache or to ``$PIWM_CACHE``.
 
     Raises:
-        CheckpointError: There is no such checkpoint, or the shipped one was altered.
+        CheckpointError: There is no such checkpoint, what was given is no path, or the shipped one
+            was altered.
         ValueError: Unknown ``env_id`` or ``variant``; the nearest one is suggested.
         ImportError: A Hub id without the package ``huggingface_hub``.
     """
@@ -44,6 +45,12 @@ def resolve(
     name = file_name(system, variant)
     if checkpoint is None:
         return _shipped(name)
+    expected = (
+        f"expected a .safetensors file, a folder with {name}, a Hub id 'user/name', or None for "
+        "the shipped weights"
+    )
+    if not isinstance(checkpoint, str | os.PathLike):
+        raise CheckpointError(f"checkpoint is {checkpoint!r}; {expected}")
     path = Path(checkpoint).expanduser()
     if path.is_dir():
         path = path / name
@@ -51,10 +58,7 @@ def resolve(
         return path
     if isinstance(checkpoint, str) and path.suffix == "" and HUB_ID.fullmatch(checkpoint):
         return _download(checkpoint, name)
-    raise CheckpointError(
-        f"checkpoint {str(checkpoint)!r}: {path} does not exist; expected a .safetensors file, a "
-        f"folder with {name}, a Hub id 'user/name', or None for the shipped weights"
-    )
+    raise CheckpointError(f"checkpoint {str(checkpoint)!r}: {path} does not exist; {expected}")
 
 
 def _shipped(name: str) -> Path:

@@ -10,7 +10,7 @@ import numpy as np
 from piwm_gym.actions import check_actions
 from piwm_gym.courses import get_course
 from piwm_gym.observations import observation_space, observe_states
-from piwm_gym.options import read_options
+from piwm_gym.options import KEYS, read_options
 from piwm_gym.preprocess import preprocess_frame
 from piwm_gym.registration import get_entry
 from piwm_gym.shell import check_render_mode, key_bindings
@@ -18,6 +18,9 @@ from piwm_gym.slot_params import read_params
 from piwm_gym.systems import Params, System, get_system, unknown
 from piwm_gym.twins import TWINS
 from piwm_gym.world_model import WorldModel
+
+OPTIONS = tuple(key for key in KEYS if key not in ("frames", "actions"))
+"""Of resets: no simulator can be put to where frames are from."""
 
 
 class RealEnv(gym.Env[Any, Any]):
@@ -112,10 +115,10 @@ class RealEnv(gym.Env[Any, Any]):
             ValueError: Unknown option or wrong shape.
         """
         super().reset(seed=seed)
+        for name in options if isinstance(options, Mapping) else ():
+            if name not in OPTIONS:
+                raise ValueError(unknown("option of a real environment", name, OPTIONS))
         read = read_options(options, self.system)
-        if read.frames is not None:
-            allowed = ("state", "scene", "params")
-            raise ValueError(unknown("option of a real environment", "frames", allowed))
         episode = self._read_params(read.params)
         self._twin.set_params({**self._lasting, **episode})
         self._twin.reset(seed)

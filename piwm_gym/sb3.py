@@ -14,14 +14,30 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import stable_baselines3
 import torch
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 
+from piwm_gym.registration import ENTRIES, VECTOR_ENTRY_POINT
+from piwm_gym.systems import unknown
 from piwm_gym.vector_env import WorldModelVectorEnv
+
+try:
+    import stable_baselines3
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
+except ImportError as error:
+    raise ImportError(
+        f"piwm_gym.sb3 needs the package stable_baselines3 ({error}): pip install 'piwm-gym[sb3]'"
+    ) from error
+
+FIXED: dict[str, Any] = {
+    "output": "numpy",
+    "autoreset_mode": AutoresetMode.SAME_STEP.value,
+    "vectorization_mode": "vector_entry_point",
+}
+"""What SB3's contract leaves no choice of."""
 
 Indices = None | int | Iterable[int]
 
@@ -37,20 +53,30 @@ def make_vec_env(
         seed: Environment i is seeded with ``seed + i`` at the first reset.
         **kwargs: As for ``gymnasium.make_vec``: ``obs_type``, ``variant``, ``checkpoint``,
             ``params``, ``randomize``, ``device``, ``render_mode``, ``max_episode_steps``.
+
+    Raises:
+        ValueError: Not an imagined environment, or an argument that is not allowed.
     """
-    envs = gym.make_vec(
-        env_id,
-        num_envs=n_envs,
-        vectorization_mode="vector_entry_point",
-        output="numpy",
-        autoreset_mode=AutoresetMode.SAME_STEP.value,
-        **kwargs,
-    )
+    arguments = FIXED | kwargs
+    for name, value in FIXED.items():
+        if arguments[name] != value:
+            raise ValueError(f"{name} is not to be chosen here: SB3 needs {value!r}; leave it out")
+    if not _is_imagined(env_id):
+        raise ValueError(unknown("imagined environment", env_id, ENTRIES))
+    envs = gym.make_vec(env_id, num_envs=n_envs, **arguments)
     assert isinstance(envs, WorldModelVectorEnv)
     venv = WorldModelVecEnv(envs)
     if seed is not None:
         venv.seed(seed)
     return venv
+
+
+def _is_imagined(env_id: str) -> bool:
+    """Whether an id makes our batched environment; of unknown ids Gymnasium has more to say."""
+    spec = gym.registry.get(env_id.rpartition(":")[2])
+    entry = VECTOR_ENTRY_POINT if spec is None else spec.vector_entry_point
+    kind = load_env_creator(entry) if isinstance(entry, str) else entry
+    return issubclass(kind, WorldModelVectorEnv) if isinstance(kind, type) else kind is not None
 
 
 class WorldModelVecEnv(VecEnv):

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from piwm_gym.checkpoint import load
-from piwm_gym.registration import DEFAULT_VARIANT
+from piwm_gym.registration import DEFAULT_VARIANT, ENTRIES
 from piwm_gym.simulation import Simulation, Snapshot
-from piwm_gym.systems import System, unknown
+from piwm_gym.systems import SYSTEMS, System, unknown
 from piwm_gym.world_model import WorldModel
 
 RENDER_MODES = ("rgb_array",)
@@ -69,6 +70,29 @@ def limit_worker_threads() -> None:
         torch.set_num_threads(1)
 
 
+class _Parameter:
+    """A physical parameter's name, which is no attribute of environments.
+
+    To assign to it is how the physics of ``CartPole-v1`` is changed. Here that would change
+    nothing, so it is an error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, env: "Shell | None", kind: type) -> Any:
+        raise AttributeError(
+            f"{kind.__name__!r} object has no attribute {self._name!r}; physical parameters are "
+            f"in params: env.unwrapped.params.{self._name}"
+        )
+
+    def __set__(self, env: "Shell", value: Any) -> None:
+        raise AttributeError(
+            f"{self._name} is {value!r}; physical parameters are replaced by set_params: "
+            f"env.unwrapped.set_params({self._name}=...)"
+        )
+
+
 class Shell:
     """Base of both environments: the model, its simulation, parameters, snapshots, pickling.
 
@@ -79,7 +103,7 @@ class Shell:
     _simulation_class: type[Simulation] = Simulation
     simulation: Simulation
     render_mode: str | None
-    spec: gym.envs.registration.EnvSpec | None
+    _spec: gym.envs.registration.EnvSpec | None = None
 
     def _setup(self, source: Source, model: WorldModel | None, **simulation: Any) -> None:
         """Load the model unless there is one, and start a simulation of it."""
@@ -88,6 +112,25 @@ class Shell:
         self._simulation_arguments = simulation
         self.model = source.load() if model is None else model
         self.simulation = self._simulation_class(self.model, **simulation)
+
+    @property
+    def spec(self) -> gym.envs.registration.EnvSpec | None:
+        """What Gymnasium made this from, and as.
+
+        Raises:
+            ValueError: When set: the id is another environment's, whose arguments were replaced.
+        """
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: gym.envs.registration.EnvSpec | None) -> None:
+        env_id = self._source.env_id
+        if spec is not None and spec.id in ENTRIES and spec.id != env_id:
+            raise ValueError(
+                f"env_id is {env_id!r} in what was made as {spec.id!r}; leave it out, or make "
+                f"{env_id!r}"
+            )
+        self._spec = spec
 
     @property
     def system(self) -> System:
@@ -166,6 +209,11 @@ class Shell:
             self.simulation.restore(moment)
 
 
+# Not by Shell.__setattr__, through which the assignments of every step would go.
+for _name in {name for system in SYSTEMS.values() for name in system.reference.names()}:
+    setattr(Shell, _name, _Parameter(_name))
+
+
 def check_render_mode(render_mode: str | None) -> str | None:
     """The render mode.
 
@@ -175,6 +223,17 @@ def check_render_mode(render_mode: str | None) -> str | None:
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise ValueError(unknown("render_mode", render_mode, RENDER_MODES))
     return render_mode
+
+
+def check_compile(compile: Any) -> bool | None:
+    """Whether to compile.
+
+    Raises:
+        ValueError: Not True, False or None.
+    """
+    if compile is not None and not isinstance(compile, bool | np.bool_):
+        raise ValueError(f"compile is {compile!r}; expected True, False or None")
+    return None if compile is None else bool(compile)
 
 
 def key_bindings(system: System) -> dict[tuple[int, ...], Any]:
@@ -193,6 +252,7 @@ __all__ = [
     "RENDER_MODES",
     "Shell",
     "Source",
+    "check_compile",
     "check_render_mode",
     "key_bindings",
     "limit_worker_threads",

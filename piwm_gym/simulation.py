@@ -120,6 +120,9 @@ class Simulation:
         Args:
             slots: Which; all of them the first time.
             options: Where to start and with what parameters; default: drawn.
+
+        Warns:
+            UserWarning: Observed frames do not show the system.
         """
         assert self.streams is not None
         options = options or ResetOptions()
@@ -133,7 +136,7 @@ class Simulation:
         where = {"rows": slots.rows} if slots.by_index else {"mask": slots.mask}
         initial, drawn, values = self.streams.uniform(sum(sizes), **where).split(sizes, dim=1)
         self.params.begin(slots, values, episode)
-        state, scene = self._start(options)
+        state, scene = self._start(options, slots)
         if scene is not None:
             self.scene = slots.put(self.scene, slots.take(scene))
         elif system.scene_variables:
@@ -156,7 +159,7 @@ class Simulation:
             return {}
         return {"scene": self.scene if slots is None else slots.take(self.scene)}
 
-    def _start(self, options: ResetOptions) -> tuple[Tensor | None, Tensor | None]:
+    def _start(self, options: ResetOptions, slots: Slots) -> tuple[Tensor | None, Tensor | None]:
         """(n, D) states and (n, S) scenes that the options name or show; None: to be drawn."""
         state, scene = (
             None if given is None else given.to(self.device)
@@ -165,9 +168,16 @@ class Simulation:
         if options.frames is None:
             return state, scene
         assert options.actions is not None
-        return self.model.encode_window(
-            options.frames, options.actions, params=self.params.current, scene=scene
-        )
+        read = self.model.encode_frames(options.frames)
+        missing = slots.mask & ~self.model.shown(options.frames, read)
+        if missing.any():
+            which = "" if self.num_slots == 1 else f" of environments {_indices(missing)}"
+            warnings.warn(
+                f"most of options['frames']{which} do not show what {self.system.name} looks like; "
+                "the states read of them are guesses",
+                stacklevel=5,
+            )
+        return self.model.estimate(read, options.actions, params=self.params.current, scene=scene)
 
     def advance(self, action: Tensor, mode: AutoresetMode) -> tuple[Outcome, Ended | None]:
         """Advance every slot by one time step, and begin new episodes as the mode says.
@@ -314,6 +324,10 @@ class Simulation:
         self.params.restore(snapshot.params)
         self.started = True
         self.drawn.forget()
+
+
+def _indices(mask: Tensor) -> list[int]:
+    return mask.nonzero().flatten().tolist()
 
 
 def _reached(elapsed: Tensor, limit: int) -> Tensor:

@@ -161,8 +161,6 @@ class StateFilter:
                 f"frames has shape {tuple(frames.shape)}; expected (B, H, W, 3) uint8 or "
                 f"(B, 3, H, W) float, {wanted}"
             )
-        if frames.is_floating_point() and not frames.isfinite().all():
-            raise ValueError("frames has numbers that are not finite; expected numbers in [0, 1]")
         read = model.encode_frames(frames)
         visible, scene = read.tensor_split((len(model.system.visible),), dim=1)
         return visible, scene, model.recognize(frames, read)

@@ -1,18 +1,53 @@
 """What a forecast is given: states, and besides actions perhaps a scene and process noise."""
 
+from typing import Any
+
 import gymnasium as gym
+import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from piwm_gym.actions import check_actions
 from piwm_gym.systems import System
+
+MARGIN = 0.1
+"""How far colours may lie outside [0, 1]: filters that sharpen overshoot, other scales lie farther
+away."""
+
+
+def check_tensor(name: str, value: Any) -> None:
+    """Raise ValueError for what is not a tensor: an array, a list, a number."""
+    if isinstance(value, Tensor):
+        return
+    array = isinstance(value, np.ndarray)
+    kind = "numpy array" if array else type(value).__name__
+    make = "from_numpy" if array else "as_tensor"
+    raise ValueError(f"{name} is a {kind}; expected a tensor: torch.{make}({name})")
+
+
+def check_colours(frames: Tensor) -> None:
+    """Check that float frames lie in [0, 1]; bytes always do.
+
+    Raises:
+        ValueError: They do not, or are not finite.
+    """
+    if not frames.is_floating_point() or not frames.numel():
+        return
+    low, high = (float(end) for end in frames.detach().aminmax())
+    if not (low >= -MARGIN and high <= 1 + MARGIN):
+        raise ValueError(
+            f"frames has numbers from {low:g} to {high:g}; expected finite numbers in [0, 1]: "
+            "divide those of 0 to 255 by 255, or pass uint8 (..., H, W, 3)"
+        )
 
 
 def check_states(system: System, states: Float[Tensor, "*B D"]) -> None:
     """Check that states have the system's dimensions.
 
     Raises:
-        ValueError: They have others, such as the numbers of an observation.
+        ValueError: They have others, such as the numbers of an observation, or are no tensor.
     """
+    check_tensor("states", states)
     names = system.state_names
     if not states.ndim or states.shape[-1] != len(names):
         raise ValueError(
@@ -27,8 +62,9 @@ def check_choices(system: System, actions: Tensor) -> None:
     On a GPU nobody looks: it would have to be waited for.
 
     Raises:
-        ValueError: One does not; the equations would extrapolate it.
+        ValueError: One does not; the equations would extrapolate it. Or they are no tensor.
     """
+    check_tensor("actions", actions)
     space = system.action_space
     if not isinstance(space, gym.spaces.Discrete) or not actions.is_cpu or not actions.numel():
         return
@@ -49,6 +85,7 @@ def check_rollout(system: System, state: Tensor, actions: Tensor) -> None:
     check_states(system, state)
     if state.ndim != 2:
         raise ValueError(f"states have shape {tuple(state.shape)}; expected one batch, (B, D)")
+    check_tensor("actions", actions)
     one = tuple(system.action_space.shape or ())
     if actions.ndim < 2 or actions.shape[0] != len(state) or tuple(actions.shape[2:]) != one:
         wanted = ", ".join(map(str, (len(state), "H", *one)))
@@ -59,19 +96,34 @@ def check_rollout(system: System, state: Tensor, actions: Tensor) -> None:
     check_choices(system, actions)
 
 
-def check_window(name: str, window: Tensor, actions: Tensor, ndim: int) -> None:
-    """Raise unless there is a window of two or more, and an action between neighbours."""
+def check_window(system: System, name: str, window: Tensor, actions: Tensor, ndim: int) -> None:
+    """Check a window of two or more frames, or of what was read of them, and its actions.
+
+    Args:
+        system: The system.
+        name: Of the window, for messages.
+        window: (B, T, ...).
+        actions: (B, T - 1, *A), one between neighbours.
+        ndim: Dimensions of the window.
+
+    Raises:
+        ValueError: Of other shapes, or actions that cannot have been taken.
+    """
+    check_tensor(name, window)
+    check_tensor("actions", actions)
     if window.ndim != ndim or window.shape[1] < 2:
         raise ValueError(
             f"{name} has shape {tuple(window.shape)}; expected (B, T, ...) with T >= 2: "
             "velocities do not show in a single frame"
         )
-    batch, count = window.shape[:2]
-    if tuple(actions.shape[:2]) != (batch, count - 1):
+    lead = window.shape[0], window.shape[1] - 1
+    shape = (*lead, *(system.action_space.shape or ()))
+    if tuple(actions.shape) != shape:
         raise ValueError(
             f"actions has shape {tuple(actions.shape)}; expected one action between "
-            f"neighbouring frames, ({batch}, {count - 1}, ...)"
+            f"neighbouring frames, {shape}"
         )
+    check_actions(system.action_space, actions, lead, ("window", "time step"))
 
 
 def spread_scene(
@@ -107,7 +159,7 @@ def spread_scene(
                 f"scene has shape {tuple(scene.shape)}, states have leading dimensions "
                 f"{tuple(lead)}; expected one scene, or one for each element of the first"
             )
-        scene = scene.view(scene.shape[0], *(1,) * (len(lead) - 1), -1)
+        scene = scene.view(scene.shape[0], *(1,) * (len(lead) - 1), count)
     return scene.to(like).expand(*lead, -1)
 
 
@@ -133,9 +185,11 @@ def check_noise(system: System, noise: Tensor | None, lead: tuple[int, ...]) -> 
 
 __all__ = [
     "check_choices",
+    "check_colours",
     "check_noise",
     "check_rollout",
     "check_states",
+    "check_tensor",
     "check_window",
     "spread_scene",
 ]

@@ -18,7 +18,7 @@ from piwm_gym.moments import Ended
 from piwm_gym.observations import observation_space
 from piwm_gym.options import read_options
 from piwm_gym.registration import DEFAULT_VARIANT
-from piwm_gym.shell import Shell, Source, check_render_mode, wait
+from piwm_gym.shell import Shell, Source, check_compile, check_render_mode, wait
 from piwm_gym.slots import Slots
 from piwm_gym.systems import Params, unknown
 from piwm_gym.transfer import to_host
@@ -133,7 +133,7 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             params=params,
             randomize=randomize,
             max_episode_steps=limit,
-            compiled=self.autoreset_mode if compile else None,
+            compiled=self.autoreset_mode if check_compile(compile) else None,
         )
         self.obs_type = obs_type
         self.single_observation_space = observation_space(self.system, obs_type)

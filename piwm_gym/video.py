@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageDraw, ImageFont
 
+from piwm_gym.checks import check_whole
+
 GAP = 2
 """Pixels between the pictures of a grid, before enlargement."""
 GREY = 128
@@ -198,6 +200,7 @@ def record(
     steps: int = 200,
     seed: int | None = None,
     columns: int | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> UInt8[np.ndarray, "T H W 3"]:
     """Film an episode, or several at once from a vector environment as a grid.
 
@@ -208,16 +211,37 @@ def record(
         steps: Largest number of steps; a single environment stops where its episode ends.
         seed: Seed of the reset and of random actions.
         columns: Pictures in a row of the grid.
+        grid: Rows and columns instead; the first slots are filmed, as many as it has places.
 
     Returns:
         The frames: the reset's and one for each step.
 
     Raises:
-        ValueError: The environment does not render.
+        ValueError: The environment does not render, or has fewer slots than the grid places.
     """
-    frames = np.stack(list(_frames(env, policy, steps, seed, columns)))
+    slots = None
+    if grid is not None:
+        slots, columns = _places(env, grid), grid[1]
+    frames = np.stack(list(_frames(env, policy, steps, seed, columns, slots)))
     write_video(frames, path, env.metadata["render_fps"])
     return frames
+
+
+def _places(env: gym.Env | gym.vector.VectorEnv, grid: tuple[int, int]) -> int:
+    """How many slots a grid shows."""
+    count = getattr(env, "num_envs", 1)
+    try:
+        rows, columns = grid
+        check_whole("rows", rows, 1)
+        check_whole("columns", columns, 1)
+    except (TypeError, ValueError):
+        raise ValueError(f"grid is {grid!r}; expected (rows, columns), both 1 or more") from None
+    if rows * columns > count:
+        raise ValueError(
+            f"grid is {grid!r}, {rows * columns} places; expected at most {count}, the number of "
+            "environments"
+        )
+    return rows * columns
 
 
 def _frames(
@@ -226,6 +250,7 @@ def _frames(
     steps: int,
     seed: int | None,
     columns: int | None,
+    slots: int | None,
 ) -> Iterator[np.ndarray]:
     if env.render_mode != "rgb_array":
         raise ValueError(
@@ -234,19 +259,23 @@ def _frames(
     if policy is None:
         env.action_space.seed(seed)
     obs, _ = env.reset(seed=seed)
-    yield _picture(env, columns)
+    yield _picture(env, columns, slots)
     for _ in range(steps):
         action = env.action_space.sample() if policy is None else policy(obs)
         obs, _, terminated, truncated, _ = env.step(action)
-        yield _picture(env, columns)
+        yield _picture(env, columns, slots)
         if isinstance(env, gym.Env) and (terminated or truncated):
             break
 
 
-def _picture(env: gym.Env | gym.vector.VectorEnv, columns: int | None) -> np.ndarray:
-    """What the environment shows now; a vector environment's pictures as a grid."""
+def _picture(
+    env: gym.Env | gym.vector.VectorEnv, columns: int | None, slots: int | None
+) -> np.ndarray:
+    """What the environment shows now; a vector environment's first pictures as a grid."""
     picture: Any = env.render()
-    return tile(np.stack(picture), columns) if isinstance(picture, tuple | list) else picture
+    if not isinstance(picture, tuple | list):
+        return picture
+    return tile(np.stack(picture[:slots]), columns)
 
 
 __all__ = [

@@ -19,9 +19,11 @@ from piwm_gym.models.recognition import recognized
 from piwm_gym.models.vision import to_float
 from piwm_gym.surroundings import (
     check_choices,
+    check_colours,
     check_noise,
     check_rollout,
     check_states,
+    check_tensor,
     check_window,
     spread_scene,
 )
@@ -29,6 +31,10 @@ from piwm_gym.systems import Params, System, get_system, unknown
 
 UNTRAINED_STD = 0.01
 """How far readings scatter, as a share of the range, before training has told."""
+
+
+SHOWN = 0.5
+"""Share of a window's frames in which the system is recognized where the window shows it."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,7 @@ class WorldModel(nn.Module):
 
     def _float_frames(self, frames: Tensor) -> Tensor:
         """Accept uint8 (..., H, W, 3) or float (..., 3, H, W) frames."""
+        check_tensor("frames", frames)
         height, width = self.system.frame.size
         expected = (height, width, 3) if frames.dtype == torch.uint8 else (3, height, width)
         if tuple(frames.shape[-3:]) != expected or not (
@@ -158,6 +165,7 @@ class WorldModel(nn.Module):
                 f"frames has shape {tuple(frames.shape)} and dtype {frames.dtype}; expected "
                 f"(..., {height}, {width}, 3) uint8 or (..., 3, {height}, {width}) float in [0, 1]"
             )
+        check_colours(frames)
         frames = frames.to(self.device)
         return to_float(frames) if frames.dtype == torch.uint8 else frames.float()
 
@@ -174,11 +182,14 @@ class WorldModel(nn.Module):
             Visible dimensions of the state, then the scene where the system has one.
         """
         frames = self._float_frames(frames)
+        shape = (*frames.shape[:-3], len(self.system.configuration))
+        if not frames.numel():  # which the networks do not take
+            return frames.new_zeros(shape)
         pictures = frames.reshape(-1, *frames.shape[-3:])
         flat = self.autoencoder.encode(pictures)
         if steps := self.config.autoencoder.matching:
             flat = matched(self.autoencoder, pictures, flat, steps)
-        return flat.reshape(*frames.shape[:-3], -1)
+        return flat.reshape(shape)
 
     def recognize(
         self, frames: Tensor, configurations: Float[Tensor, "*B P"]
@@ -199,16 +210,31 @@ class WorldModel(nn.Module):
             ValueError: Wrong shapes.
         """
         frames = self._float_frames(frames)
+        check_tensor("configurations", configurations)
         expected = (*frames.shape[:-3], len(self.system.configuration))
         if tuple(configurations.shape) != expected:
             raise ValueError(
                 f"configurations has shape {tuple(configurations.shape)}; expected {expected}, "
                 "as encode_frames reads these frames"
             )
+        if not frames.numel():
+            return frames.new_zeros(expected[:-1], dtype=torch.bool)
         pictures = frames.reshape(-1, *frames.shape[-3:])
         flat = configurations.reshape(len(pictures), -1)
         seen = recognized(self.autoencoder, self.system, pictures, flat)
         return seen.reshape(expected[:-1])
+
+    def shown(self, frames: Tensor, configurations: Float[Tensor, "B T P"]) -> Bool[Tensor, " B"]:
+        """Whether windows show the system: it is recognized in half of their frames, or more.
+
+        Args:
+            frames: (B, T, H, W, 3) uint8 or (B, T, 3, H, W) float in [0, 1].
+            configurations: What :meth:`encode_frames` made of them.
+
+        Raises:
+            ValueError: Wrong shapes.
+        """
+        return self.recognize(frames, configurations).float().mean(1) >= SHOWN
 
     def encode_scene(self, frames: Tensor) -> Float[Tensor, "B S"]:
         """Scene of a window: what the frames show of it, averaged, as it never changes.
@@ -259,10 +285,10 @@ class WorldModel(nn.Module):
             window's motion sets; the scene, None for systems that have none.
 
         Raises:
-            ValueError: Wrong shapes, fewer than two frames, an unknown ``init``, a scene for a
-                system that has none.
+            ValueError: Wrong shapes, fewer than two frames, colours outside [0, 1], actions that
+                the system does not have, an unknown ``init``, a scene for a system that has none.
         """
-        check_window("frames", frames, actions, ndim=5)
+        check_window(self.system, "frames", frames, actions, ndim=5)
         return self.estimate(self.encode_frames(frames), actions, init, params, scene)
 
     def estimate(
@@ -288,7 +314,7 @@ class WorldModel(nn.Module):
         init = self.config.init if init is None else init
         if init not in ESTIMATORS:
             raise ValueError(unknown("init", init, tuple(ESTIMATORS)))
-        check_window("configurations", configurations, actions, ndim=3)
+        check_window(self.system, "configurations", configurations, actions, ndim=3)
         params = self.params if params is None else params
         visible, seen = self._split(configurations)
         if scene is None and self.system.scene_variables:
@@ -342,7 +368,7 @@ class WorldModel(nn.Module):
         scene = spread_scene(self.system, scene, state)
         quick = self._rollouts.get((len(state), noise is not None))
         given = (state, actions, noise, scene, *vars(params).values())
-        if quick is not None and not _wants_gradients(given):
+        if quick is not None and actions.shape[1] and not _wants_gradients(given):
             states = quick(state, actions, params, noise, scene)
             if states is not None:
                 return states
@@ -396,12 +422,18 @@ class WorldModel(nn.Module):
             scene: (S,), or (B, S) for states (B, ..., D); default: ``system.nominal_scene``.
 
         Raises:
-            ValueError: States without the system's dimensions, a scene for a system that has none,
-                or of a wrong shape.
+            ValueError: States without the system's dimensions or that are not finite, a scene for
+                a system that has none, or of a wrong shape.
         """
         configurations = self._configurations(states, scene)
-        frames = self.autoencoder.decode(configurations).clamp(0, 1)
-        return frames.unflatten(0, states.shape[:-1]) if states.ndim > 1 else frames[0]
+        if not len(configurations):
+            return configurations.new_zeros(*states.shape[:-1], 3, *self.system.frame.size)
+        try:
+            frames = self.autoencoder.decode(configurations).clamp(0, 1)
+        except (IndexError, RuntimeError):
+            _check_somewhere(states)
+            raise
+        return frames.reshape(*states.shape[:-1], *frames.shape[1:])
 
     @torch.no_grad()
     def draw(
@@ -423,6 +455,7 @@ class WorldModel(nn.Module):
             ValueError: As for :meth:`decode`; ``still`` or ``out`` of another shape or dtype, or
                 ``out`` in pieces.
         """
+        check_tensor("states", states)
         shape = (*states.shape[:-1], *self.system.frame.size, 3)
         for name, given in (("still", still), ("out", out)):
             if given is not None and (given.dtype, given.shape) != (torch.uint8, shape):
@@ -436,7 +469,13 @@ class WorldModel(nn.Module):
             None if given is None else given.reshape(-1, *shape[-3:]) for given in (still, out)
         )
         configurations = self._configurations(states, scene)
-        frames = self.autoencoder.draw_frames(configurations, behind, into)
+        if not len(configurations):
+            return torch.zeros(shape, dtype=torch.uint8, device=self.device)
+        try:
+            frames = self.autoencoder.draw_frames(configurations, behind, into)
+        except (IndexError, RuntimeError):
+            _check_somewhere(states)
+            raise
         return frames.view(shape) if out is None else out
 
     @torch.no_grad()
@@ -461,13 +500,15 @@ class WorldModel(nn.Module):
         scene = spread_scene(self.system, scene, states)
         if scene is not None:
             configurations = torch.cat((configurations, scene), dim=-1)
-        return configurations.reshape(-1, configurations.shape[-1])
+        # In the networks' precision: states of other simulators often come in double.
+        return configurations.reshape(-1, configurations.shape[-1]).to(self.autoencoder.centre)
 
     def in_distribution(self, state: Float[Tensor, "*B D"]) -> Bool[Tensor, "*B"]:
         """Whether a state lies within the range of the training labels, where there are labels.
 
         The range of a periodic dimension is an arc, from the lowest label on to the highest.
         """
+        check_states(self.system, state)
         inside = (state >= self.state_low) & (state <= self.state_high)
         for i, variable in enumerate(self.system.variables):
             if variable.periodic:
@@ -475,6 +516,15 @@ class WorldModel(nn.Module):
                 along = torch.remainder(state[..., i] - self.state_low[i], variable.range)
                 inside[..., i] = (along <= width) | (width >= variable.range)
         return (inside | self.derived).all(-1)
+
+
+def _check_somewhere(states: Tensor) -> None:
+    """Raise ValueError for states that have no place in any picture: asked when drawing failed."""
+    lost = ~states.isfinite().all(-1)
+    if lost.any():
+        raise ValueError(
+            f"{int(lost.sum())} of {lost.numel()} states are not finite; expected finite numbers"
+        ) from None
 
 
 def _wants_gradients(values: Iterable[Any]) -> bool:

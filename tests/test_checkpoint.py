@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 from piwm_gym import checkpoint, locate, manifest, registration
-from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
+from piwm_gym.checkpoint import CheckpointError, load, load_checkpoint, save
 from piwm_gym.config_tree import from_json, to_json
 from piwm_gym.models import VARIANTS
 from piwm_gym.models.physical import TransformerConfig
@@ -104,8 +105,10 @@ def test_save_refuses_what_could_not_be_loaded(saved: Path, model: WorldModel) -
     before = saved.read_bytes()
     with pytest.raises(TypeError, match="JSON"):
         save(model, saved, {"path": Path()})
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(ValueError, match=r"metadata\['error'\] is nan; expected a finite"):
         save(model, saved, {"error": float("nan")})
+    with pytest.raises(ValueError, match=r"metadata\['results'\]\[1\]\['x'\] is -inf"):
+        save(model, saved, {"results": (1, {"x": -float("inf")})})
     torch.nn.init.constant_(model.dynamics.raw, float("nan"))
     with pytest.raises(CheckpointError, match=r"3 of 3 numbers of 'dynamics.raw' are not finite"):
         save(model, saved, {})
@@ -313,6 +316,28 @@ def test_names_are_checked() -> None:
 def test_cuda_without_cuda() -> None:
     with pytest.raises(ValueError, match="CUDA is not available"):
         checkpoint.resolve_device("cuda")
+
+
+@pytest.mark.parametrize("device", [None, 3.5, "mps", "meta", "gpu", torch.device("meta")])
+def test_devices_that_models_do_not_run_on_are_refused(saved: Path, device: Any) -> None:
+    for use in (
+        lambda: load(checkpoint=saved, device=device),
+        lambda: load_checkpoint(saved, device),
+        lambda: gym.make("PIWM-CartPole-v0", checkpoint=saved, device=device),
+        lambda: gym.make_vec("PIWM-CartPole-v0", checkpoint=saved, device=device),
+    ):
+        with pytest.raises(ValueError, match="device is .*; expected 'auto', 'cpu' or 'cuda'"):
+            use()
+
+
+@pytest.mark.parametrize("checkpoint", [5, b"file", ["a"], True])
+def test_what_is_no_path_is_no_checkpoint(checkpoint: Any) -> None:
+    for use in (
+        lambda: load(checkpoint=checkpoint),
+        lambda: gym.make("PIWM-CartPole-v0", checkpoint=checkpoint),
+    ):
+        with pytest.raises(CheckpointError, match="checkpoint is .*; expected a .safetensors file"):
+            use()
 
 
 def test_paths_and_folders(saved: Path) -> None:

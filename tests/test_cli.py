@@ -5,8 +5,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
-from piwm_gym.checkpoint import save
+from piwm_gym import __version__
+from piwm_gym.checkpoint import load, save
 from piwm_gym.cli import main
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
@@ -51,6 +53,20 @@ def test_state(
     out = capsys.readouterr().out
     assert "State at frame 4" in out
     assert "rad/s" in out
+    assert "these numbers are guesses" in out
+
+
+def test_state_of_frames_that_show_the_system(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load(device="cpu")
+    frames = model.draw(torch.zeros(3, 4)).numpy()
+    np.savez(tmp_path / "window.npz", frames=frames, actions=np.array([0, 1]))
+    assert main(["state", str(tmp_path / "window.npz")]) == 0
+    assert "guesses" not in capsys.readouterr().out
+
+
+WINDOW = np.zeros((3, 64, 64, 3), dtype=np.uint8)
 
 
 def test_mistakes_are_explained(
@@ -60,16 +76,34 @@ def test_mistakes_are_explained(
     (tmp_path / "text.npz").write_text("frames")
     frames = np.zeros((1, 64, 64, 3), dtype=np.uint8)
     np.savez(tmp_path / "short.npz", frames=frames, actions=np.zeros(0))
+    for name, frames, actions in (
+        ("seven", WINDOW, np.array([0, 7])),
+        ("words", WINDOW, np.array(["left", "right"])),
+        ("few", WINDOW, np.array([0])),
+        ("floats", WINDOW.astype(float), np.array([0, 1])),
+        ("small", WINDOW[:, :32], np.array([0, 1])),
+    ):
+        np.savez(tmp_path / f"{name}.npz", frames=frames, actions=actions)
     ours = ["--checkpoint", checkpoint]
     for arguments, message in [
         (["info", "--checkpoint", str(tmp_path / "no.safetensors")], "does not exist"),
         (["info", "--env-id", "PIWM-CartPole-v7"], "did you mean 'PIWM-CartPole-v0'"),
         (["rollout", *ours, "--episodes", "0"], "episodes is 0"),
         (["rollout", *ours, "--context", "1", "--horizon", "5"], "context is 1 frames"),
+        (["rollout", *ours, "--horizon", "0"], "horizon is 0; expected a whole number, 1 or more"),
+        (["rollout", *ours, "--horizon", "-5"], "horizon is -5"),
+        (["rollout", *ours, "--seed", "-1"], "seed is -1; expected a whole number, 0 or more"),
+        (["rollout", *ours, "--output", "/dev/null/x"], "output is '/dev/null/x'; expected a"),
+        (["rollout", *ours, "--output", str(tmp_path / "text.npz")], "expected a folder to write"),
         (["state", str(tmp_path / "none.npz"), *ours], "is not a file"),
         (["state", str(tmp_path / "text.npz"), *ours], "cannot be read"),
         (["state", str(tmp_path / "empty.npz"), *ours], "has no array"),
         (["state", str(tmp_path / "short.npz"), *ours], "T >= 2"),
+        (["state", str(tmp_path / "seven.npz"), *ours], "action of time step 1 is 7"),
+        (["state", str(tmp_path / "words.npz"), *ours], "expected an integer from 0 to 1"),
+        (["state", str(tmp_path / "few.npz"), *ours], "action has shape (1,)"),
+        (["state", str(tmp_path / "floats.npz"), *ours], "type float64"),
+        (["state", str(tmp_path / "small.npz"), *ours], "frames has shape (1, 3, 32, 64, 3)"),
     ]:
         assert main(arguments) == 2
         captured = capsys.readouterr()
@@ -77,6 +111,11 @@ def test_mistakes_are_explained(
         assert message in captured.err
         assert "Traceback" not in captured.err
         assert not captured.out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"piwm-gym {__version__}\n"
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

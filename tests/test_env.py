@@ -3,6 +3,7 @@
 import multiprocessing
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from gymnasium.utils.env_checker import check_env
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 from piwm_gym import shell
-from piwm_gym.checkpoint import CheckpointError
+from piwm_gym.checkpoint import CheckpointError, load
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.models import VARIANTS
 from piwm_gym.observations import OBS_TYPES
+from piwm_gym.registration import ENTRIES, Entry
 from piwm_gym.systems import CartPole, CartPoleParams
+from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
 
 ENV_ID = "PIWM-CartPole-v0"
@@ -218,7 +221,20 @@ def test_a_falling_pole_ends_the_dream(env: WorldModelEnv) -> None:
     assert abs(env.state[2]) > 12 * np.pi / 180
 
 
-def test_observations_stay_in_the_space(model: WorldModel) -> None:
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.system)
+def test_observations_stay_in_the_space(entry: Entry, make_tiny: Callable[..., WorldModel]) -> None:
+    model = make_tiny(system=entry.system)
+    for obs_type, steps in (("state", 200), ("pixels", 10)):  # of 50 slots: 10,000 and 500
+        envs = WorldModelVectorEnv(entry.env_id, 50, model=model, obs_type=obs_type)
+        envs.action_space.seed(0)
+        obs, _ = envs.reset(seed=0)
+        for _ in range(steps):
+            assert obs in envs.observation_space
+            obs, *_ = envs.step(envs.action_space.sample())
+        assert obs in envs.observation_space
+
+
+def test_observations_beyond_the_end_stay_in_the_space(model: WorldModel) -> None:
     env = WorldModelEnv(model=model, obs_type="state")
     env.action_space.seed(0)
     env.reset(seed=0)
@@ -234,6 +250,29 @@ def test_observations_stay_in_the_space(model: WorldModel) -> None:
 def test_in_distribution_follows_the_training_range(env: WorldModelEnv) -> None:
     assert env.reset(options={"state": [0, 0, 0, 0]})[1]["in_distribution"]
     assert not env.reset(options={"state": [0, 1.6, 0, 0]})[1]["in_distribution"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.system)
+@pytest.mark.parametrize("vectorized", [False, True])
+def test_parameters_are_no_attributes_whose_change_would_change_nothing(
+    entry: Entry, vectorized: bool, make_tiny: Callable[..., WorldModel]
+) -> None:
+    model = make_tiny(system=entry.system)
+    kind = WorldModelVectorEnv if vectorized else WorldModelEnv
+    env: Any = kind(entry.env_id, model=model, obs_type="state")
+    before = env.params
+    for name in before.names():
+        with pytest.raises(AttributeError, match=rf"set_params\({name}=...\)"):
+            setattr(env, name, 5.0)
+        with pytest.raises(AttributeError, match=rf"params.{name}"):
+            getattr(env, name)
+        assert not hasattr(env, name)
+        assert not hasattr(kind, name)
+        if not vectorized:
+            with pytest.raises(AttributeError, match="set_params"):
+                gym.wrappers.TimeLimit(env, 9).set_wrapper_attr(name, 5.0)
+    assert env.params == before
+    env.note = "others are as in any object"
 
 
 # ---- seeding -----------------------------------------------------------------------------------
@@ -297,6 +336,7 @@ def test_options_do_not_change_later_random_numbers(env: WorldModelEnv) -> None:
     assert equal(env.reset()[0], expected[1])
 
 
+@pytest.mark.filterwarnings("ignore:most of options:UserWarning")
 def test_start_from_frames(model: WorldModel) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (5, 64, 64, 3), np.uint8)
     actions = [0, 1, 1, 0]
@@ -304,6 +344,30 @@ def test_start_from_frames(model: WorldModel) -> None:
     env = WorldModelEnv(model=model, obs_type="state")
     _, info = env.reset(options={"frames": frames, "actions": actions})
     np.testing.assert_allclose(info["state"], expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def strange_frames(model: WorldModel) -> dict[str, np.ndarray]:
+    """(3, H, W, 3) uint8 windows that show nothing of a system, by what they are."""
+    shape = (3, *model.system.frame.size, 3)
+    noise = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    return {
+        "white": np.full(shape, 255, np.uint8),
+        "black": np.zeros(shape, np.uint8),
+        "noise": noise,
+    }
+
+
+@pytest.mark.parametrize("env_id", ["PIWM-CartPole-v0", "PIWM-LunarLander-v0"])
+def test_frames_that_do_not_show_the_system_are_told(env_id: str) -> None:
+    model = load(env_id, device="cpu")
+    env = WorldModelEnv(env_id, model=model, obs_type="state")
+    state = torch.zeros(3, len(model.system.variables))
+    options = {"frames": model.draw(state).numpy(), "actions": [0, 0]}
+    env.reset(options=options)  # warnings are errors here
+    for name, frames in strange_frames(model).items():
+        with pytest.warns(UserWarning, match="most of .*frames.*are guesses"):
+            env.reset(options={"frames": frames, "actions": [0, 0]})
+        assert env.state.shape == state[0].shape, name
 
 
 FRAMES = np.zeros((3, 64, 64, 3), np.uint8)

@@ -53,3 +53,25 @@ def test_example(
     assert expected in result.stdout
     films = sorted(path.suffix for path in (tmp_path / "videos").glob("*"))
     assert films in ([], [".gif", ".mp4"])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("cem_planning.py", ["--steps", "0"], "balanced after 0 of 0 steps"),
+        ("state_from_frames.py", ["--frames", "200"], "theta_dot"),  # of episodes of a few dozen
+    ],
+)
+def test_examples_of_extreme_lengths_end_well(
+    name: str, arguments: list[str], expected: str, checkpoint: str
+) -> None:
+    command = [sys.executable, str(ROOT / "examples" / name)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*command, "--checkpoint", checkpoint, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert expected in result.stdout

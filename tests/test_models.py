@@ -1,11 +1,13 @@
 """Autoencoders, bottlenecks and learnable dynamics."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import layer_norm
 
+import piwm_gym
 from piwm_gym.models import VARIANTS, AutoencoderConfig, Dynamics, Intrinsic, build_autoencoder
 from piwm_gym.models.autoencoder import num_parameters
 from piwm_gym.models.gaussian import Gaussian, kl_to_standard_normal
@@ -314,6 +316,143 @@ def test_encoding_accepts_both_layouts_and_teaches_about_others(model: WorldMode
         model.encode(frames.long(), actions)
     with pytest.raises(ValueError, match="did you mean 'shooting'"):
         model.encode(frames, actions, init="shoting")
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (255.0, r"from 0 to 255; expected finite numbers in \[0, 1\]: divide"),
+        (-1.0, "from -1 to -0"),
+        (torch.nan, "from nan to nan"),
+        (torch.inf, "from nan to nan"),
+    ],
+)
+def test_colours_of_another_scale_are_no_frames(
+    model: WorldModel, scale: float, message: str
+) -> None:
+    frames = torch.zeros(1, 3, 3, 64, 64)
+    frames[..., 0] = 1.0
+    actions = torch.ones(1, 2, dtype=torch.long)
+    assert model.encode(1.05 * frames, actions).isfinite().all()  # as filters overshoot
+    for read in (
+        lambda y: model.encode(y, actions),
+        model.encode_frames,
+        model.encode_scene,
+        lambda y: model.recognize(y, torch.zeros(1, 3, 2)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(scale * frames)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (7, "action of window 0, time step 0 is 7; expected an integer from 0 to 1"),
+        (-1, "action of window 0, time step 0 is -1"),
+        (0.5, "action of window 0, time step 0 is 0.5"),
+        (torch.nan, "action of window 0, time step 0 is nan"),
+    ],
+)
+def test_actions_that_nobody_can_have_taken_are_refused(
+    model: WorldModel, action: float, message: str
+) -> None:
+    frames, actions = torch.rand(2, 3, 3, 64, 64), torch.full((2, 2), action)
+    for estimate in (
+        lambda: model.encode(frames, actions),
+        lambda: model.encode_window(frames, actions, "fd"),
+        lambda: model.estimate(model.encode_frames(frames), actions),
+    ):
+        with pytest.raises(ValueError, match=message):
+            estimate()
+    with pytest.raises(ValueError, match=r"actions has shape \(2, 2, 1\)"):
+        model.encode(frames, torch.ones(2, 2, 1))
+
+
+def test_boxed_actions_of_a_window_are_numbers(make_tiny: Callable[..., WorldModel]) -> None:
+    car, frames = make_tiny(system="donkey_car"), torch.rand(1, 3, 3, 48, 80)
+    assert car.encode(frames, torch.zeros(1, 2, 2)).shape == (1, 6)
+    with pytest.raises(ValueError, match="time step 0 is not a number"):
+        car.encode(frames, torch.full((1, 2, 2), torch.nan))
+    with pytest.raises(ValueError, match=r"actions has shape \(1, 2\)"):
+        car.encode(frames, torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.numpy(), r"is a numpy array; expected a tensor: torch.from_numpy\("),
+        (lambda x: x.tolist(), r"is a list; expected a tensor: torch.as_tensor\("),
+        (lambda x: None, "is a NoneType; expected a tensor"),
+    ],
+)
+def test_what_is_no_tensor_is_told_how_to_become_one(
+    model: WorldModel, change: Callable[[torch.Tensor], Any], message: str
+) -> None:
+    frames, actions = torch.rand(1, 3, 3, 64, 64), torch.ones(1, 2, dtype=torch.long)
+    states = torch.zeros(1, 4)
+    for name, call in (
+        ("frames", lambda: model.encode(change(frames), actions)),
+        ("actions", lambda: model.encode(frames, change(actions))),
+        ("frames", lambda: model.encode_frames(change(frames))),
+        ("configurations", lambda: model.estimate(change(torch.zeros(1, 3, 2)), actions)),
+        ("configurations", lambda: model.recognize(frames, change(torch.zeros(1, 3, 2)))),
+        ("states", lambda: model.rollout(change(states), actions)),
+        ("actions", lambda: model.rollout(states, change(actions))),
+        ("states", lambda: model.step(change(states), actions[:, 0])),
+        ("actions", lambda: model.step(states, change(actions[:, 0]))),
+        ("states", lambda: model.decode(change(states))),
+        ("states", lambda: model.draw(change(states))),
+        ("states", lambda: model.in_distribution(change(states))),
+    ):
+        with pytest.raises(ValueError, match=f"{name} {message}"):
+            call()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("system", ["cartpole", "lunar_lander", "donkey_car"])
+def test_empty_batches_give_empty_results(
+    make_tiny: Callable[..., WorldModel], variant: str, system: str
+) -> None:
+    model = make_tiny(variant, system)
+    size, width = model.system.frame.size, len(model.system.variables)
+    read, one = len(model.system.configuration), model.system.action_space.shape or ()
+    frames = torch.zeros(0, 4, *size, 3, dtype=torch.uint8)
+    actions, states = torch.zeros(0, 3, *one), torch.zeros(0, width)
+    for result, shape in (
+        (model.encode(frames, actions), (0, width)),
+        (model.encode(frames, actions, "fd"), (0, width)),
+        (model.encode_frames(frames), (0, 4, read)),
+        (model.recognize(frames, torch.zeros(0, 4, read)), (0, 4)),
+        (model.decode(states), (0, 3, *size)),
+        (model.decode(torch.zeros(2, 0, width)), (2, 0, 3, *size)),
+        (model.draw(states), (0, *size, 3)),
+        (model.in_distribution(states), (0,)),
+        (model.step(states, actions[:, 0]), (0, width)),
+        (model.rollout(states, actions), (0, 3, width)),
+        (model.rollout(torch.zeros(2, width), torch.zeros(2, 0, *one)), (2, 0, width)),
+    ):
+        assert tuple(result.shape) == shape
+
+
+@pytest.mark.parametrize("decoder", ["latent", None])
+def test_states_in_double_precision_are_drawn(decoder: str | None) -> None:
+    model = piwm_gym.load(decoder=decoder, device="cpu")
+    states = torch.tensor([[0.1, 0.0, -0.05, 0.0]], dtype=torch.float64)
+    assert torch.equal(model.decode(states), model.decode(states.float()))
+    assert torch.equal(model.draw(states), model.draw(states.float()))
+    ahead = model.rollout(states, torch.ones(1, 3))
+    assert ahead.dtype == torch.float64
+    assert model.decode(ahead).shape == (1, 3, 3, 64, 64)
+
+
+@pytest.mark.parametrize("env_id", ["PIWM-CartPole-v0", "PIWM-LunarLander-v0", "PIWM-DonkeyCar-v0"])
+def test_states_that_are_nowhere_are_not_drawn(env_id: str) -> None:
+    model = piwm_gym.load(env_id, device="cpu")
+    states = torch.zeros(3, len(model.system.variables))
+    states[1] = torch.nan
+    for draw in (model.decode, model.draw):
+        with pytest.raises(ValueError, match="1 of 3 states are not finite"):
+            draw(states)
 
 
 def test_what_was_read_already_is_estimated_as_its_frames_are(model: WorldModel) -> None:

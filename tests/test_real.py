@@ -124,6 +124,9 @@ def test_nothing_returned_shares_memory() -> None:
         ({"state": [0, 0]}, r"expected \(4,\)"),
         ({"params": {"mass": 1.0}}, "unknown parameter 'mass'"),
         ({"frames": np.zeros((2, 64, 64, 3), np.uint8), "actions": [0]}, "real environment"),
+        ({"frames": 1}, "option of a real environment 'frames'"),
+        ({"actions": [0]}, "option of a real environment 'actions'"),
+        ([("state", 0)], "options is a list"),
     ],
 )
 def test_options_that_are_wrong(options: Any, message: str) -> None:

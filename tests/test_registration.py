@@ -7,7 +7,9 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -95,6 +97,23 @@ def test_specs_travel(checkpoint: str, vector: bool) -> None:
         obs, info = again.reset(seed=0)
         assert (obs == made.reset(seed=0)[0]).all()
         assert info["params"]["length"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("make", [gym.make, gym.make_vec])
+def test_an_id_makes_no_other_environment(make: Any, lander_checkpoint: str) -> None:
+    lander = {"env_id": "PIWM-LunarLander-v0", "checkpoint": lander_checkpoint}
+    with pytest.raises(ValueError, match="made as 'PIWM-CartPole-v0'; leave it out"):
+        make("PIWM-CartPole-v0", **lander)
+    assert make("PIWM-LunarLander-v0", **lander).spec.id == "PIWM-LunarLander-v0"
+    spec = replace(gym.spec("PIWM-LunarLander-v0"), id="Mine-v0", kwargs=lander)
+    assert make(spec).spec.id == "Mine-v0"
+
+
+@pytest.mark.parametrize("make", [gym.make, gym.make_vec])
+@pytest.mark.parametrize("compile", ["yes", 1, "False"])
+def test_compile_is_a_choice_of_two(make: Any, compile: Any, checkpoint: str) -> None:
+    with pytest.raises(ValueError, match="compile is .*; expected True, False or None"):
+        make("PIWM-CartPole-v0", checkpoint=checkpoint, compile=compile)
 
 
 def test_unknown_ids_fail_at_once_and_suggest() -> None:

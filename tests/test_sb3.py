@@ -1,8 +1,11 @@
 """The SB3 adapter: the VecEnv contract, training without warnings, bootstrapping."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import stable_baselines3
@@ -198,6 +201,38 @@ def test_cars_start_anywhere_and_the_others_drive_on(car_checkpoint: str) -> Non
     assert {"terminal_observation", "TimeLimit.truncated"} <= set(infos[0])
     assert np.median(moved) > 1
     assert np.allclose(obs[:, :2], venv.physical_state[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "changes", "message"),
+    [
+        ("CartPole-v1", {}, "did you mean 'PIWM-CartPole-v0'"),
+        ("MountainCar-v0", {}, "unknown imagined environment 'MountainCar-v0'"),
+        ("PIWM-CartPole-v0", {"output": "torch"}, "output is not to be chosen.*'numpy'"),
+        ("PIWM-CartPole-v0", {"autoreset_mode": "NextStep"}, "autoreset_mode is not to be chosen"),
+        ("PIWM-CartPole-v0", {"vectorization_mode": "sync"}, "vectorization_mode is not to be"),
+    ],
+)
+def test_what_sb3_cannot_have_is_refused(
+    arguments: dict[str, Any], env_id: str, changes: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_vec_env(env_id, 2, **arguments, **changes)
+
+
+def test_ids_with_a_module_and_what_is_fixed_anyway_are_accepted(
+    arguments: dict[str, Any],
+) -> None:
+    venv = make_vec_env("piwm_gym:PIWM-CartPole-v0", 2, output="numpy", **arguments)
+    assert venv.reset().shape == (2, 4)
+    with pytest.raises(gym.error.NameNotFound):
+        make_vec_env("PIWM-CartPol-v0", 2, **arguments)
+
+
+def test_without_sb3_the_extra_is_named() -> None:
+    code = "import sys; sys.modules['stable_baselines3'] = None; import piwm_gym.sb3"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'piwm-gym[sb3]'" in result.stderr.splitlines()[-1]
 
 
 def test_systems_that_start_as_in_reality_are_refused(arguments: dict[str, Any]) -> None:

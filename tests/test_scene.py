@@ -169,6 +169,7 @@ def test_slots_take_their_own_scenes_or_share_one(model: WorldModel) -> None:
     assert info["_scene"].tolist() == mask.tolist()
 
 
+@pytest.mark.filterwarnings("ignore:most of options:UserWarning")
 @pytest.mark.parametrize("given", [False, True])
 def test_an_episode_goes_on_from_frames_in_the_scene_they_show(
     env: WorldModelEnv, model: WorldModel, given: bool

@@ -103,7 +103,7 @@ BAD = {
     r"frames has shape \(2, 64, 64, 3\).*1 frames": lambda s: s.update(
         FRAME.expand(2, -1, -1, -1), [0]
     ),
-    "frames has numbers that are not finite": lambda s: s.update(
+    "frames has numbers from nan to nan; expected finite": lambda s: s.update(
         torch.full((1, 3, 64, 64), torch.nan), [0]
     ),
     r"action has shape \(2,\)": lambda s: s.update(FRAME, torch.tensor([0, 1])),

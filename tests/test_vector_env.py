@@ -12,6 +12,7 @@ from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 from machine_code import leave_uncompiled
 
 from piwm_gym.actions import ActionReader
+from piwm_gym.checkpoint import load
 from piwm_gym.env import WorldModelEnv
 from piwm_gym.observations import OBS_TYPES
 from piwm_gym.slots import Slots
@@ -461,6 +462,23 @@ def test_start_from_states_and_frames(model: WorldModel) -> None:
     assert np.array_equal(envs.reset(options={"state": states[0]})[1]["state"][1], states[0])
 
 
+def test_slots_whose_frames_do_not_show_the_system_are_named() -> None:
+    model = load(device="cpu")
+    frames = model.draw(torch.zeros(4, 3, 4)).numpy()
+    actions = np.ones((4, 2), np.int64)
+    envs = make(model, 4)
+    envs.reset(options={"frames": frames, "actions": actions})  # warnings are errors here
+    frames[[1, 3], 1:] = 255
+    with pytest.warns(UserWarning, match=r"of environments \[1, 3\] do not show"):
+        envs.reset(options={"frames": frames, "actions": actions})
+    mask = np.array([True, False, True, False])
+    envs.reset(options={"frames": frames, "actions": actions, "reset_mask": mask})
+    frames[3, 1:] = frames[0, 0]
+    with pytest.warns(UserWarning, match=r"of environments \[1\] do not show"):
+        envs.reset(options={"frames": frames, "actions": actions})
+
+
+@pytest.mark.filterwarnings("ignore:most of options:UserWarning")
 def test_start_from_frames_with_parameters_per_slot(model: WorldModel) -> None:
     frames = np.random.default_rng(0).integers(0, 255, (2, 4, 64, 64, 3), np.uint8)
     actions = np.array([[0, 1, 0], [1, 1, 1]])

@@ -201,4 +201,19 @@ def test_imagined_environments_are_filmed_too(checkpoint: str, tmp_path: Path) -
     frames = record(envs, tmp_path / "six.mp4", steps=4, seed=0, columns=3)
     assert frames.shape == (5, 2 * 64 + 2, 3 * 64 + 4, 3)
     assert len(read_mp4(tmp_path / "six.mp4")[0]) == 5
+    same = record(envs, tmp_path / "grid.mp4", steps=4, seed=0, grid=(2, 3))
+    assert np.array_equal(same, frames)
+    pair = record(envs, tmp_path / "pair.gif", steps=4, seed=0, grid=(2, 1))
+    assert pair.shape == (5, 2 * 64 + 2, 64, 3)
+    assert np.array_equal(pair[:, :64], frames[:, :64, :64])
+    assert np.array_equal(pair[:, 66:], frames[:, :64, 66:130])
+    for grid, message in (
+        ((2, 4), r"grid is \(2, 4\), 8 places; expected at most 6"),
+        ((0, 3), r"grid is \(0, 3\); expected \(rows, columns\)"),
+        ((2, 1.5), r"grid is \(2, 1.5\); expected"),
+        (6, "grid is 6; expected"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            record(envs, tmp_path / "no.mp4", grid=grid)  # type: ignore[arg-type]
+    assert not (tmp_path / "no.mp4").exists()
     envs.close()

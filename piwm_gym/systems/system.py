@@ -388,6 +388,8 @@ class System(ABC):
             scene: Static visible variables, for systems that have them.
         """
         given = {} if scene is None else {"scene": scene}
+        if not actions.shape[1]:
+            return state.new_zeros(*state.shape[:-1], 0, state.shape[-1])
         states = []
         for t, action in enumerate(actions.unbind(1)):
             drawn = {} if noise is None else {"noise": noise[:, t]}

@@ -38,6 +38,7 @@ from piwm_gym.courses import DEFAULT_COURSE, Course, get_course
 from piwm_gym.preprocess import RESIZER
 from piwm_gym.systems import get_system, unknown
 from training import fanout
+from training.checks import writable_folder
 from training.collectors import get_collector
 from training.courses import on_course
 from training.dataset import MANIFEST, SCHEMA, file_sha256
@@ -190,14 +191,14 @@ def collect(
         Path of the manifest.
 
     Raises:
-        ValueError: The folder holds a data set of other settings.
+        ValueError: The folder holds a data set of other settings, or nothing can be written there.
         ImportError: ``ray`` is given, but not installed.
         ConnectionError: There is no such ray cluster.
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1")
     get_collector(settings.system, settings.course)
-    folder.mkdir(parents=True, exist_ok=True)
+    writable_folder("out", folder)
     manifest = folder / MANIFEST
     if manifest.exists():
         _check_identity(settings, manifest)

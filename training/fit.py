@@ -72,6 +72,10 @@ class Stage(nn.Module):
         """Loss by which the best weights are chosen; the training loss unless overridden."""
         return self(batch)
 
+    def tally(self) -> dict[str, float]:
+        """Numbers of a whole validation that are no averages over its batches; asked once after."""
+        return {}
+
     def upkeep(self, batch: Batch, progress: float) -> None:
         """Called after every step; ``progress`` runs from 0 to 1 over the whole schedule."""
 
@@ -191,7 +195,7 @@ def _validate(stage: Stage, data: Batch, config: FitConfig) -> dict[str, float]:
         for tag, value in {"loss": loss, **terms}.items():
             sums[tag] = sums.get(tag, 0.0) + float(value) * share
     stage.train()
-    return sums
+    return sums | stage.tally()
 
 
 class _Run:

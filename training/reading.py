@@ -54,9 +54,6 @@ def train_reading(
     }
     source = LatentSource(autoencoder.bottleneck)
     cached = cache_latents(autoencoder, source, data.frames, shared / "latents.npy")
-    results["vision"]["codes_used"] = (
-        len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
-    )
     labels = data.configuration_labels(autoencoder)
     results["encoder"] = train_encoder(
         autoencoder, config, data, run, cached, labels, config.encoder, "physical-encoder"

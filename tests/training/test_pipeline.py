@@ -21,7 +21,7 @@ from piwm_gym.models.vision import to_float
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
-from training.codebook import CodebookKeeper, kmeans
+from training.codebook import CodebookKeeper, kmeans, usage
 from training.collect import Settings, collect, preset_settings
 from training.config import LossWeights, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
@@ -95,6 +95,14 @@ def test_dead_codes_move_to_badly_represented_latents() -> None:
     used = quantizer(tokens).indices
     assert used is not None
     assert len(used.unique()) > 4
+
+
+def test_usage_of_a_codebook() -> None:
+    assert usage(torch.tensor([3, 0, 3, 3])) == {"codes_used": 3, "perplexity": 3.0}
+    assert usage(torch.tensor([0, 9])) == {"codes_used": 1, "perplexity": 1.0}
+    uneven = usage(torch.tensor([98, 1, 1]))
+    assert uneven["codes_used"] == 3
+    assert 1 < uneven["perplexity"] < 1.2
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -245,6 +253,34 @@ def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path:
         assert model.metadata["data"]["supervision"]["noise_level"] == 0.05
         assert model.metadata["training"]["preset"] == "debug"
         assert math.isfinite(model.metadata["measured"]["single_frame_rmse"]["x"])
+        variant = model.config.autoencoder.variant
+        stages = model.metadata["stages"]
+        codebook = stages["vision" if variant.startswith("extrinsic") else "intrinsic"]
+        assert ("codes_used" in codebook) == variant.endswith("discrete")
+        assert ("perplexity" in codebook) == variant.endswith("discrete")
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.endswith("discrete")])
+def test_usage_of_a_codebook_is_told_in_every_epoch(
+    variant: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, dict[int, float]] = {}
+
+    def log(tag: str, value: float, step: int) -> None:
+        told.setdefault(tag, {})[step] = value
+
+    monkeypatch.setattr("training.train._tensorboard", lambda folder: log)
+    words = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet"]
+    for other in ("refinement", "decoder", "direct"):
+        words += [f"--{other}.epochs", "0"]
+    assert main([*words, "--data", str(data_folder), "--runs", str(tmp_path)]) == 0
+    stage = "vision" if variant.startswith("extrinsic") else "intrinsic"
+    epochs = list(told[f"{stage}/validation/loss"])
+    assert len(epochs) == 7
+    for name in ("codes_used", "perplexity"):
+        usages = told[f"{stage}/validation/{name}"]
+        assert list(usages) == epochs[1:]  # in the first epoch there is no codebook yet
+        assert all(1 <= value <= 32 for value in usages.values())
 
 
 def test_it_does_so_with_scene_derived_dimensions_and_process_noise(

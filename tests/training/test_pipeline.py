@@ -258,6 +258,7 @@ def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path:
         codebook = stages["vision" if variant.startswith("extrinsic") else "intrinsic"]
         assert ("codes_used" in codebook) == variant.endswith("discrete")
         assert ("perplexity" in codebook) == variant.endswith("discrete")
+        assert model.config.init == "shooting"
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v.endswith("discrete")])
@@ -281,6 +282,20 @@ def test_usage_of_a_codebook_is_told_in_every_epoch(
         usages = told[f"{stage}/validation/{name}"]
         assert list(usages) == epochs[1:]  # in the first epoch there is no codebook yet
         assert all(1 <= value <= 32 for value in usages.values())
+
+
+def test_the_papers_preset_estimates_states_of_two_frames(
+    data_folder: Path, tmp_path: Path
+) -> None:
+    words = ["cartpole", "--preset", "paper", "--variant", "extrinsic-continuous", "--quiet"]
+    for stage in ("vision", "encoder", "decoder", "dynamics"):
+        words += [f"--{stage}.epochs", "1", f"--{stage}.samples-per-epoch", "64"]
+    places = ["--data", str(data_folder), "--runs", str(tmp_path), "--out", str(tmp_path)]
+    assert main([*words, *places, "--starts", "1"]) == 0
+    model = load_checkpoint(tmp_path / "cartpole-extrinsic-continuous.safetensors")
+    assert model.config.init == "fd"
+    by_window = model.metadata["measured"]["forecast_rmse_30_steps_by_window"]
+    assert by_window["2"] == by_window["10"] == by_window["20"]  # the last two frames of each
 
 
 def test_it_does_so_with_scene_derived_dimensions_and_process_noise(

@@ -495,21 +495,68 @@ assert not [name for name in threads if "gloo" in name], threads
 """
 
 
-def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(DISTRIBUTED)
-    run = subprocess.run(
+def run_in_two_processes(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(script), str(tmp_path)],
+         str(script), *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )  # fmt: skip
+
+
+def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(DISTRIBUTED)
+    run = run_in_two_processes(script, str(tmp_path))
     assert run.returncode == 0, run.stderr
     first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in (0, 1))
     assert first.startswith("[2, ")
     assert first == second
     assert not first.startswith("[2, 30,")  # all stopped early, and at once
+
+
+OVERHEARD = """
+import os, runpy, sys, torch
+from pathlib import Path
+from training import distributed, pipeline
+
+folder, train_variant = Path(sys.argv.pop(1)), pipeline.train_variant
+
+
+def overheard(*arguments):
+    model, results = train_variant(*arguments)
+    assert distributed.world_size() == 2
+    torch.save(model.state_dict(), folder / f"rank-{distributed.rank()}.pt")
+    return model, results
+
+
+pipeline.train_variant = overheard
+runpy.run_module("training.train", run_name="__main__", alter_sys=True)
+"""
+"""The command, ``-m training.train``; what each process made lies beside its checkpoint."""
+
+
+def test_two_processes_train_one_model(data_folder: Path, tmp_path: Path) -> None:
+    """All stages of a whole training, which ends in the same model in both and one checkpoint."""
+    script = tmp_path / "job.py"
+    script.write_text(OVERHEARD)
+    words = ["cartpole", "--preset", "debug", "--variant", "extrinsic-discrete", "--quiet"]
+    for stage in ("encoder", "glimpse", "refinement", "decoder", "direct"):
+        words += [f"--{stage}.epochs", "1"]
+    for name, folder in {"data": data_folder, "runs": tmp_path, "out": tmp_path / "out"}.items():
+        words += [f"--{name}", str(folder)]
+    run = run_in_two_processes(script, str(tmp_path), *words)
+    assert run.returncode == 0, run.stderr
+    first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1))
+    (path,) = (tmp_path / "out").iterdir()
+    model = load_checkpoint(path)
+    assert model.metadata["stages"]["vision"]["epochs"] == 7
+    saved = model.state_dict()
+    assert saved.keys() == first.keys() == second.keys()
+    for name, tensor in saved.items():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.equal(first[name], tensor), name

@@ -232,8 +232,10 @@ def _side_by_side(
 def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
     """Whether the shard is complete; a mark of other settings is an error, not overwritten."""
     try:
-        json.loads(mark.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        content = json.loads(mark.read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    if not isinstance(content, dict):
         return False
     sha256 = _check_identity(settings, mark).get("sha256")
     return path.exists() and file_sha256(path) == sha256
@@ -241,8 +243,13 @@ def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
 
 def _check_identity(settings: Settings, path: Path) -> dict[str, Any]:
     """Contents of a manifest or mark, which must be of these settings."""
-    # There was one course when data sets did not name it.
-    found = {"course": DEFAULT_COURSE, **json.loads(path.read_text())}
+    try:
+        # There was one course when data sets did not name it.
+        found = {"course": DEFAULT_COURSE, **json.loads(path.read_text())}
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); delete it, and the same command makes it again"
+        ) from error
     for key, expected in settings.identity().items():
         if found.get(key) != expected:
             raise ValueError(

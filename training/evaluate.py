@@ -363,10 +363,10 @@ def main(
             check_place(subject.model, dataset.manifest)
         writable_folder("out", out)
         writable_folder("runs", runs)
+        tables = evaluate(subjects, dataset, runs / system / "probes", only)
     except (ValueError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         sys.exit(2)
-    tables = evaluate(subjects, dataset, runs / system / "probes", only)
     write_tables(tables, subjects, system, out)
     counts = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in tables.items())
     console.print(f"{out}: {counts}", markup=False)

@@ -156,13 +156,13 @@ def main(
         prepared = _prepared(model, dataset)
         writable_folder("runs", runs)
         writable_folder("out", (out or checkpoint).parent)
-    except (ValueError, FileNotFoundError, CheckpointError) as error:
+        origin = {} if direct_from is None else {"direct_from": sha256(direct_from)}
+        settled = key(asdict(config), prepared.description, model.metadata["training"], origin)
+        run = Run(runs / name / f"refined-{variant}-{settled}")
+        model = refine(model, config, prepared, run, begin)
+    except (ValueError, FileNotFoundError, FloatingPointError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False)
         sys.exit(2)
-    origin = {} if direct_from is None else {"direct_from": sha256(direct_from)}
-    settled = key(asdict(config), prepared.description, model.metadata["training"], origin)
-    run = Run(runs / name / f"refined-{variant}-{settled}")
-    model = refine(model, config, prepared, run, begin)
     if config.direct.epochs:  # what an earlier direct decoder began as is history
         model.metadata["training"].pop("direct_from", None)
     model.metadata["training"] |= origin

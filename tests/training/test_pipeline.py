@@ -28,6 +28,7 @@ from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
 from training.fit import FitConfig, Stage
 from training.foreground import foreground_of
+from training.reading import cache_latents
 from training.run import Run
 from training.stages import (
     GlimpseStage,
@@ -261,6 +262,24 @@ def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path:
         assert model.config.init == "shooting"
 
 
+@pytest.mark.parametrize("damage", ["truncated", "empty", "of other data"])
+def test_damaged_latents_are_named_with_what_to_do(
+    damage: str, dataset: TrajectoryDataset, tmp_path: Path
+) -> None:
+    frames = torch.from_numpy(dataset.frames[:2, :3])
+    autoencoder = build_autoencoder(preset("debug", "extrinsic-discrete").autoencoder, SYSTEM)
+    assert isinstance(autoencoder, Extrinsic)
+    path, source = tmp_path / "latents.npy", LatentSource(autoencoder.bottleneck)
+    made = cache_latents(autoencoder, source, frames, path)
+    assert torch.equal(cache_latents(autoencoder, source, frames, path), made)
+    if damage == "of other data":
+        frames = frames[:1]
+    else:
+        path.write_bytes(path.read_bytes()[: 200 if damage == "truncated" else 0])
+    with pytest.raises(ValueError, match=r"latents\.npy is damaged .*; delete it"):
+        cache_latents(autoencoder, source, frames, path)
+
+
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v.endswith("discrete")])
 def test_usage_of_a_codebook_is_told_in_every_epoch(
     variant: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -408,6 +427,26 @@ def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     assert re.search(
         r"direct_from: .*width=16.* of cartpole; expected .*width=8.* of cartpole", said
     )
+
+
+def test_commands_name_damaged_states(
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cartpole", "--preset", "debug", "--variant", "extrinsic-discrete", "--quiet"]
+    words += ["--data", str(data_folder), "--runs", str(tmp_path), "--vision.epochs", "2"]
+    for stage in ("encoder", "glimpse"):
+        words += [f"--{stage}.epochs", "1"]
+    for stage in ("refinement", "decoder", "direct"):
+        words += [f"--{stage}.epochs", "0"]
+    assert main(words) == 0
+    for name in ("latents.npy", "vision.pt"):
+        (path,) = tmp_path.glob(f"cartpole/vision-*/{name}")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        assert main(words) == 2
+        said = "".join(capsys.readouterr().err.split())
+        assert f"{name}isdamaged" in said
+        assert "deleteit" in said
 
 
 def test_runs_of_a_fold_and_their_first_stage_are_apart_from_others(tmp_path: Path) -> None:

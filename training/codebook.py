@@ -39,6 +39,22 @@ def kmeans(
     return centres
 
 
+def usage(uses: Int[Tensor, " K"]) -> dict[str, float]:
+    """How much of a codebook is in use.
+
+    Args:
+        uses: How often each code was the nearest, at least one of them once.
+
+    Returns:
+        ``codes_used``, how many codes were, and ``perplexity``: as many codes that were used
+        equally often would tell as much.
+    """
+    used = uses[uses > 0]
+    share = used / used.sum()
+    perplexity = float((-(share * share.log()).sum()).exp())
+    return {"codes_used": len(used), "perplexity": round(perplexity, 2)}
+
+
 class CodebookKeeper(nn.Module):
     """Upkeep of one quantiser; part of a stage, so that an interruption does not forget it."""
 

@@ -38,6 +38,7 @@ from piwm_gym.courses import DEFAULT_COURSE, Course, get_course
 from piwm_gym.preprocess import RESIZER
 from piwm_gym.systems import get_system, unknown
 from training import fanout
+from training.checks import writable_folder
 from training.collectors import get_collector
 from training.courses import on_course
 from training.dataset import MANIFEST, SCHEMA, file_sha256
@@ -190,14 +191,14 @@ def collect(
         Path of the manifest.
 
     Raises:
-        ValueError: The folder holds a data set of other settings.
+        ValueError: The folder holds a data set of other settings, or nothing can be written there.
         ImportError: ``ray`` is given, but not installed.
         ConnectionError: There is no such ray cluster.
     """
     if workers < 1:
         raise ValueError(f"workers is {workers}; expected at least 1")
     get_collector(settings.system, settings.course)
-    folder.mkdir(parents=True, exist_ok=True)
+    writable_folder("out", folder)
     manifest = folder / MANIFEST
     if manifest.exists():
         _check_identity(settings, manifest)
@@ -231,8 +232,10 @@ def _side_by_side(
 def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
     """Whether the shard is complete; a mark of other settings is an error, not overwritten."""
     try:
-        json.loads(mark.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        content = json.loads(mark.read_text())
+    except (FileNotFoundError, ValueError):
+        return False
+    if not isinstance(content, dict):
         return False
     sha256 = _check_identity(settings, mark).get("sha256")
     return path.exists() and file_sha256(path) == sha256
@@ -240,8 +243,13 @@ def _is_finished(settings: Settings, path: Path, mark: Path) -> bool:
 
 def _check_identity(settings: Settings, path: Path) -> dict[str, Any]:
     """Contents of a manifest or mark, which must be of these settings."""
-    # There was one course when data sets did not name it.
-    found = {"course": DEFAULT_COURSE, **json.loads(path.read_text())}
+    try:
+        # There was one course when data sets did not name it.
+        found = {"course": DEFAULT_COURSE, **json.loads(path.read_text())}
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); delete it, and the same command makes it again"
+        ) from error
     for key, expected in settings.identity().items():
         if found.get(key) != expected:
             raise ValueError(

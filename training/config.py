@@ -54,6 +54,7 @@ class TrainConfig:
             epochs, none.
         parametrisation: What is learned of the dynamics.
         starts: Independent starting points of stage 3; the best on validation labels is kept.
+        init: The model's default state estimator, ``"shooting"`` or, of two frames, ``"fd"``.
     """
 
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
@@ -69,10 +70,14 @@ class TrainConfig:
     views: FitConfig = field(default_factory=lambda: FitConfig(epochs=0))
     parametrisation: str = "identifiable"
     starts: int = 3
+    init: Literal["shooting", "fd"] = "shooting"
 
 
 def effective(config: TrainConfig) -> dict[str, Any]:
-    """Settings as JSON-able data, without those of stages that the variant does not have."""
+    """Settings as JSON-able data, without those of stages that the variant does not have.
+
+    Nor does it name the estimator that was the only one when the first models were trained.
+    """
     extrinsic = config.autoencoder.variant.startswith("extrinsic")
     reading = {"vision", "encoder", "glimpse", "refinement", "decoder"}
     unused = {"intrinsic"} if extrinsic else reading
@@ -82,6 +87,8 @@ def effective(config: TrainConfig) -> dict[str, Any]:
         unused.add("direct")
     if not config.views.epochs:
         unused.add("views")
+    if config.init == "shooting":
+        unused.add("init")
     return {name: value for name, value in asdict(config).items() if name not in unused}
 
 
@@ -236,6 +243,7 @@ def _paper(variant: str, system: str) -> TrainConfig:
         decoder=fit,
         intrinsic=fit,
         dynamics=replace(fit, learning_rate=1e-2),
+        init="fd",
     )
 
 

@@ -33,6 +33,9 @@ from piwm_gym.systems import get_system, unknown
 
 SCHEMA = "piwm-trajectories-1"
 MANIFEST = "manifest.json"
+REQUIRED = ("system", "real_id", "trajectories", "steps", "seed", "state_names", "frame", "shards")
+"""What every manifest says; more of it depends on where the data come from."""
+OF_SHARD = ("file", "sha256", "first", "trajectories")
 SPLITS = ("train", "validation", "test")
 FOLDS = 5
 """Of cross-validation: fold i tests on the i-th fifth, validates on the next, trains on three."""
@@ -222,7 +225,7 @@ def file_sha256(path: Path) -> str:
 
 def _command(folder: Path, manifest: dict[str, Any] | None = None) -> str:
     """The command that completes or repairs a data set."""
-    made = manifest or {"system": "SYSTEM", "preset": "PRESET", "seed": "SEED"}
+    made = {"system": "SYSTEM", "preset": "PRESET", "seed": "SEED", **(manifest or {})}
     if "command" in made:  # imported, not collected
         return str(made["command"]).replace("{out}", str(folder))
     course = made.get("course", DEFAULT_COURSE)
@@ -250,16 +253,31 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     try:
         manifest = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # or no text at all
         raise ValueError(
             f"{path} is not JSON ({error}); delete it and run `{_command(folder)}`"
         ) from error
+    again = f"delete it and run `{_command(folder)}`"
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path} holds a {type(manifest).__name__}, expected an object; {again}")
     if manifest.get("schema") != SCHEMA:
         raise ValueError(
             f"{path}: {unknown('schema', manifest.get('schema'), (SCHEMA,))}; collect the data "
             f"again into another folder"
         )
+    if missing := [name for name in REQUIRED if name not in manifest]:
+        raise ValueError(f"{path} lacks {', '.join(missing)}; {again}")
+    shards = manifest["shards"]
+    if not isinstance(shards, list) or not shards or not all(map(_is_shard, shards)):
+        raise ValueError(
+            f"{path}: shards is {str(shards)[:60]}; expected a list of at least one object with "
+            f"{', '.join(OF_SHARD)}; {again}"
+        )
     return cast(dict[str, Any], manifest)
+
+
+def _is_shard(entry: object) -> bool:
+    return isinstance(entry, dict) and all(name in entry for name in OF_SHARD)
 
 
 def read_shard(

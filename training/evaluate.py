@@ -20,8 +20,9 @@ from torch import Tensor
 
 from piwm_gym.checkpoint import load_checkpoint
 from piwm_gym.models.vision import to_float
-from piwm_gym.systems import unknown
+from piwm_gym.systems import get_system, unknown
 from piwm_gym.world_model import WorldModel
+from training.checks import writable_folder
 from training.collectors import get_collector
 from training.dataset import TrajectoryDataset, load_dataset
 from training.figures import draw_figures
@@ -62,9 +63,16 @@ class Subject:
         return {"variant": self.variant, "noise_level": self.noise_level}
 
 
-def load_subject(path: Path) -> Subject:
-    """Checkpoint with the noise level of its labels."""
+def load_subject(path: Path, system: str) -> Subject:
+    """Checkpoint of a system with the noise level of its labels.
+
+    Raises:
+        CheckpointError: The file cannot be used.
+        ValueError: It is of another system.
+    """
     model = load_checkpoint(path, "cpu")
+    if model.system.name != system:
+        raise ValueError(f"{path} is of {model.system.name!r}; expected a checkpoint of {system!r}")
     noise_level = model.metadata["data"]["supervision"]["noise_level"]
     return Subject(model.config.autoencoder.variant, noise_level, model)
 
@@ -342,15 +350,23 @@ def main(
         for name in only:
             if name not in TABLES:
                 raise ValueError(unknown("table", name, TABLES))
-        subjects = sorted(map(load_subject, checkpoints), key=lambda s: (s.variant, s.noise_level))
+        get_system(system)
+        if not checkpoints:
+            raise ValueError("checkpoints: there are none; expected at least one file")
+        subjects = sorted(
+            (load_subject(path, system) for path in checkpoints),
+            key=lambda subject: (subject.variant, subject.noise_level),
+        )
         fold = common_fold(subjects)
         dataset = load_dataset(data or Path("data") / f"{system}-laptop", fold=fold)
         for subject in subjects:
             check_place(subject.model, dataset.manifest)
+        writable_folder("out", out)
+        writable_folder("runs", runs)
+        tables = evaluate(subjects, dataset, runs / system / "probes", only)
     except (ValueError, FileNotFoundError) as error:
         console.print(str(error), markup=False)
         sys.exit(2)
-    tables = evaluate(subjects, dataset, runs / system / "probes", only)
     write_tables(tables, subjects, system, out)
     counts = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in tables.items())
     console.print(f"{out}: {counts}", markup=False)

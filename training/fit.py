@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from torch import Tensor, nn
 from training import distributed
 
 LOG_EVERY = 50
+COUNTERS = ("step", "epoch", "stale", "seconds", "finished", "best", "best_losses")
+"""What a resumable state holds besides weights and optimiser."""
 
 Batch = dict[str, Tensor]
 Terms = dict[str, Tensor]
@@ -72,6 +75,10 @@ class Stage(nn.Module):
         """Loss by which the best weights are chosen; the training loss unless overridden."""
         return self(batch)
 
+    def tally(self) -> dict[str, float]:
+        """Numbers of a whole validation that are no averages over its batches; asked once after."""
+        return {}
+
     def upkeep(self, batch: Batch, progress: float) -> None:
         """Called after every step; ``progress`` runs from 0 to 1 over the whole schedule."""
 
@@ -121,6 +128,7 @@ def fit(
 
     Raises:
         FloatingPointError: The training diverged.
+        ValueError: The resumable state is damaged.
     """
     run = _Run(stage, config, folder / f"{name}.pt", len(next(iter(train.values()))))
     if run.finished:
@@ -191,7 +199,7 @@ def _validate(stage: Stage, data: Batch, config: FitConfig) -> dict[str, float]:
         for tag, value in {"loss": loss, **terms}.items():
             sums[tag] = sums.get(tag, 0.0) + float(value) * share
     stage.train()
-    return sums
+    return sums | stage.tally()
 
 
 class _Run:
@@ -260,21 +268,27 @@ class _Run:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_suffix(".tmp")
-        counters = ("step", "epoch", "stale", "seconds", "finished", "best", "best_losses")
         torch.save(
             {
                 "stage": self.stage.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                **{key: getattr(self, key) for key in counters},
+                **{name: getattr(self, name) for name in COUNTERS},
             },
             temporary,
         )
         os.replace(temporary, self.path)
 
     def _restore(self) -> None:
-        # On the host, where Adam looks at its count of steps; what belongs elsewhere is moved.
-        state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
-        self.stage.load_state_dict(state.pop("stage"))
-        self.optimizer.load_state_dict(state.pop("optimizer"))
-        for key, value in state.items():
-            setattr(self, key, value)
+        try:
+            # On the host, where Adam looks at its count of steps; what belongs elsewhere is moved.
+            state: dict[str, Any] = torch.load(self.path, map_location="cpu", weights_only=True)
+            self.stage.load_state_dict(state["stage"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            for name in COUNTERS:
+                setattr(self, name, state[name])
+        except (RuntimeError, EOFError, UnpicklingError, KeyError, TypeError, ValueError) as error:
+            reason = str(error).partition("\n")[0] or "it is empty"
+            raise ValueError(
+                f"{self.path} is damaged or of another version, nothing can be resumed from it "
+                f"({reason}); delete it to train from the beginning"
+            ) from error

@@ -25,6 +25,7 @@ from rich.table import Table
 
 from piwm_gym.systems import DonkeyCar
 from training.bicycle_fit import MODELS, QUANTITIES, Bicycle, fit_bicycle
+from training.checks import writable_folder
 from training.identification_figure import draw_identification
 from training.importers import Records, Report, load_telemetry
 from training.shards import replace_file
@@ -275,6 +276,7 @@ def main(
             raise ValueError(f"steering_gain is {steering_gain}; expected degrees in 0 to 60")
         if starts < 1:
             raise ValueError(f"starts is {starts}; expected at least 1")
+        writable_folder("out", out.parent)
         recordings = []
         for path in track(files, description="windows", console=console):
             report = Report()

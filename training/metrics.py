@@ -228,7 +228,8 @@ def summary(model: WorldModel, test: TestSet) -> dict[str, Any]:
     single = reading_errors(model, test, readings)
     forecasts = {}
     for window in WINDOWS:
-        errors = forecast_errors(model, test, estimate(model, test, readings, window))
+        start = estimate(model, test, readings, window, model.config.init)
+        errors = forecast_errors(model, test, start)
         forecasts[str(window)] = _short(of_state(system, rmse(errors[:, -1])))
     persistence = rmse(system.difference(futures[:, -1], futures[:, 0]))
     return {

@@ -60,7 +60,7 @@ def train_variant(
     device = data.frames.device
     torch.manual_seed(config.vision.seed)
     model = WorldModel(
-        WorldModelConfig(data.system.name, config.autoencoder, config.parametrisation),
+        WorldModelConfig(data.system.name, config.autoencoder, config.parametrisation, config.init),
         data.system.asset,
     ).to(device)
     autoencoder = model.autoencoder

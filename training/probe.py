@@ -4,8 +4,13 @@ A *reader* regresses the true configuration, so that decoded frames can be read 
 did not draw them. A *pixel controller* imitates the expert from single frames; the paper's
 Table 2 compares its actions on real and on reconstructed frames. True states are allowed here:
 nothing of this reaches a checkpoint.
+
+A probe's file is named after all that it was trained on: one of other data, of another course or of
+another fold, which may have seen what this one is to be tested on, is not taken for it.
 """
 
+import hashlib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +27,7 @@ from piwm_gym.systems import System
 from training.config import architecture
 from training.dataset import TrajectoryDataset
 from training.fit import Batch, FitConfig, Stage, Terms, fit
+from training.run import key
 
 PROBE_FIT = FitConfig(
     epochs=15, batch_size=128, samples_per_epoch=20_000, warmup_epochs=1, patience=100
@@ -29,7 +35,11 @@ PROBE_FIT = FitConfig(
 
 
 class FrameNet(nn.Module):
-    """A frame to a few numbers."""
+    """A frame to a few numbers.
+
+    Attributes:
+        sizes: What it is made of, JSON-able.
+    """
 
     def __init__(self, system: System, outputs: int) -> None:
         super().__init__()
@@ -39,6 +49,7 @@ class FrameNet(nn.Module):
         grid = vision.grid(system.frame.size)
         reader = READERS[networks.reader]
         self.read = reader(networks.transformer, grid, vision.token_dim, outputs)
+        self.sizes = [asdict(vision), asdict(networks.transformer), networks.reader, outputs]
 
     def forward(self, frames: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B O"]:
         """Numbers of float frames."""
@@ -67,7 +78,11 @@ class _Imitation(Stage):
 
 
 def _fit(
-    stage: Stage, dataset: TrajectoryDataset, target: np.ndarray, folder: Path, config: FitConfig
+    stage: "_Regression | _Imitation",
+    dataset: TrajectoryDataset,
+    target: np.ndarray,
+    folder: Path,
+    config: FitConfig,
 ) -> None:
     split = dataset.split()
     train, validation = (
@@ -77,7 +92,9 @@ def _fit(
         }
         for name, stride in (("train", 1), ("validation", 4))
     )
-    name = type(stage).__name__.strip("_").lower()
+    shown = hashlib.sha256(np.ascontiguousarray(target).tobytes()).hexdigest()
+    trained_on = key(dataset.description, shown, stage.net.sizes, asdict(config))
+    name = f"{type(stage).__name__.strip('_').lower()}-{trained_on}"
     fit(stage, train, validation, config, folder, name)
 
 

@@ -54,9 +54,6 @@ def train_reading(
     }
     source = LatentSource(autoencoder.bottleneck)
     cached = cache_latents(autoencoder, source, data.frames, shared / "latents.npy")
-    results["vision"]["codes_used"] = (
-        len(np.unique(cached.cpu())) if not cached.is_floating_point() else 0
-    )
     labels = data.configuration_labels(autoencoder)
     results["encoder"] = train_encoder(
         autoencoder, config, data, run, cached, labels, config.encoder, "physical-encoder"
@@ -163,7 +160,11 @@ def _encoder_stage(
 def cache_latents(
     autoencoder: Extrinsic, source: LatentSource, frames: Tensor, path: Path
 ) -> Tensor:
-    """Latents of all frames, computed once per vision stage and kept beside it."""
+    """Latents of all frames, computed once per vision stage and kept beside it.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
     if distributed.rank() == 0 and not path.exists():
         latents = latents_of(autoencoder, source, frames.flatten(0, 1)).unflatten(
             0, frames.shape[:2]
@@ -172,7 +173,15 @@ def cache_latents(
         np.save(temporary, latents.numpy())
         temporary.replace(path)
     distributed.barrier()
-    return torch.from_numpy(np.load(path)).to(frames.device)
+    try:
+        kept = torch.from_numpy(np.load(path))
+        if kept.shape[:2] != frames.shape[:2]:
+            raise ValueError(f"shape {tuple(kept.shape)} for frames {tuple(frames.shape)}")
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(
+            f"{path} is damaged ({error}); delete it, latents are computed again"
+        ) from error
+    return kept.to(frames.device)
 
 
 @torch.no_grad()

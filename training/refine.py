@@ -20,6 +20,7 @@ from piwm_gym.manifest import sha256
 from piwm_gym.models import Extrinsic
 from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.world_model import WorldModel
+from training.checks import check_settings, writable_folder
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
@@ -148,17 +149,20 @@ def main(
         for stage, epochs in given.items():
             if epochs is not None:
                 config = replace(config, **{stage: replace(getattr(config, stage), epochs=epochs)})
+        check_settings(config)
         if config.views.epochs:
             check_camera(model.system)
         begin = starting_direct(direct_from, name, config.autoencoder.direct)
         prepared = _prepared(model, dataset)
-    except (ValueError, FileNotFoundError, CheckpointError) as error:
+        writable_folder("runs", runs)
+        writable_folder("out", (out or checkpoint).parent)
+        origin = {} if direct_from is None else {"direct_from": sha256(direct_from)}
+        settled = key(asdict(config), prepared.description, model.metadata["training"], origin)
+        run = Run(runs / name / f"refined-{variant}-{settled}")
+        model = refine(model, config, prepared, run, begin)
+    except (ValueError, FileNotFoundError, FloatingPointError, CheckpointError) as error:
         Console(stderr=True).print(str(error), markup=False)
         sys.exit(2)
-    origin = {} if direct_from is None else {"direct_from": sha256(direct_from)}
-    settled = key(asdict(config), prepared.description, model.metadata["training"], origin)
-    run = Run(runs / name / f"refined-{variant}-{settled}")
-    model = refine(model, config, prepared, run, begin)
     if config.direct.epochs:  # what an earlier direct decoder began as is history
         model.metadata["training"].pop("direct_from", None)
     model.metadata["training"] |= origin

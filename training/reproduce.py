@@ -25,6 +25,7 @@ from piwm_gym.checkpoint import write_manifest
 from piwm_gym.locate import WEIGHTS, file_name
 from piwm_gym.models import VARIANTS
 from training import fanout
+from training.checks import writable_folder
 from training.collect import collect, preset_settings
 from training.dataset import load_dataset, read_manifest
 from training.evaluate import evaluate, load_subject, write_tables
@@ -229,7 +230,7 @@ def evaluate_cells(matrix: Matrix, system: str, fold: int | None, console: Conso
     cells = [cell for cell in matrix.cells if (cell.system, cell.fold) == (system, fold)]
     dataset = load_dataset(matrix.data_folder(system), fold=fold)
     subjects = sorted(
-        (load_subject(matrix.checkpoint(cell)) for cell in cells),
+        (load_subject(matrix.checkpoint(cell), system) for cell in cells),
         key=lambda subject: (subject.variant, subject.noise_level),
     )
     results = matrix.results / _of_fold(fold)
@@ -261,8 +262,10 @@ def run(matrix: Matrix, overrides: Sequence[str], console: Console) -> int:
     """Collect, train, evaluate, ship; returns the exit status."""
     matrix.check()
     for cell in matrix.cells:  # mistakes show before anything runs
-        parse([*matrix.arguments(cell), *overrides])[0].supervision  # noqa: B018
+        parse([*matrix.arguments(cell), *overrides])
     settings = [preset_settings(system, matrix.data_preset) for system in matrix.systems]
+    for name in ("data", "runs", "out", "results"):
+        writable_folder(name, getattr(matrix, name))
     with (
         fanout.cluster(matrix.ray, matrix.gpus) if matrix.ray else fanout.threads(matrix.jobs)
     ) as submit:

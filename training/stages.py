@@ -19,7 +19,7 @@ from piwm_gym.models.quantizer import VectorQuantizer
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import System
 from training import distributed
-from training.codebook import RESEED_UNTIL, WARMUP, CodebookKeeper
+from training.codebook import RESEED_UNTIL, WARMUP, CodebookKeeper, usage
 from training.config import LossWeights
 from training.fit import Batch, Stage, Terms
 from training.foreground import Foreground
@@ -51,6 +51,7 @@ class _BottleneckStage(Stage):
         )
         self._tokens: Tensor | None = None
         self._indices: Tensor | None = None
+        self._uses: Tensor | None = None
 
     @property
     def selectable(self) -> bool:
@@ -76,7 +77,15 @@ class _BottleneckStage(Stage):
     def validation(self, batch: Batch) -> tuple[Tensor, Terms]:
         """The loss without the bottleneck's: its scale drifts with that of the latents."""
         loss, terms = self(batch)
+        if self.keeper is not None and self._indices is not None:
+            uses = self._indices.flatten().bincount(minlength=len(self.keeper.unused))
+            self._uses = uses if self._uses is None else self._uses + uses
         return loss - terms["bottleneck"], terms
+
+    def tally(self) -> dict[str, float]:
+        """Usage of the codebook on the validation frames, once it has started."""
+        uses, self._uses = self._uses, None
+        return {} if uses is None else usage(uses)
 
     @torch.no_grad()
     def upkeep(self, batch: Batch, progress: float) -> None:

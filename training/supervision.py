@@ -13,7 +13,6 @@ noise away and leak the truth. Trajectory i has its own generator, seeded with (
 labels depend neither on how many trajectories there are nor on the order in which they are made.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -44,9 +43,9 @@ class Supervision:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.noise_level) and self.noise_level >= 0):
+        if not 0 <= self.noise_level <= 1:
             raise ValueError(
-                f"noise_level is {self.noise_level}; expected a fraction of the range, 0 or more, "
+                f"noise_level is {self.noise_level}; expected a fraction of the range, 0 to 1, "
                 "such as 0.05"
             )
         if self.bias not in get_args(Bias):

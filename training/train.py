@@ -23,6 +23,7 @@ from piwm_gym.models import VARIANTS
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import get_system, unknown
 from training import distributed
+from training.checks import check_settings, writable_folder
 from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, check_fold, describe, load_dataset
 from training.dynamics import HORIZONS
@@ -31,7 +32,7 @@ from training.metrics import HORIZON, WINDOWS, TestSet, summary
 from training.pipeline import starting_direct, train_variant
 from training.run import Log, Run, key
 from training.supervision import Bias, Supervision
-from training.training_data import TrainingData
+from training.training_data import TrainingData, check_system
 
 
 @dataclass(frozen=True)
@@ -133,16 +134,20 @@ def train(arguments: Arguments, config: TrainConfig, dataset: TrajectoryDataset)
         The checkpoint.
 
     Raises:
-        ValueError: The trajectories are too short.
+        ValueError: The data are of another system, the trajectories too short, a setting is out
+            of bounds, or nothing can be written where checkpoint or logs belong.
     """
+    check_settings(config)
+    check_system(dataset.manifest, arguments.system)
     check_steps(dataset)
     device = resolve_device(arguments.device)
     data = TrainingData.prepare(dataset, arguments.supervision, device)
     direct = starting_direct(arguments.direct_from, arguments.system, config.autoencoder.direct)
-    folder = arguments.folder(config, data.description)
+    folder = writable_folder("runs", arguments.folder(config, data.description))
+    path = arguments.checkpoint(config, data.description)
+    writable_folder("out", path.parent)
     run = Run(folder, _tensorboard(folder), arguments.quiet)
     model, results = train_variant(config, data, run, direct)
-    path = arguments.checkpoint(config, data.description)
     if distributed.rank() == 0:
         metadata = {
             "training": arguments.settings(config),
@@ -170,7 +175,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Arguments, list[Train
     """Command line to what is to be trained, and the settings of each variant.
 
     Raises:
-        ValueError: Unknown system, variant, fold or preset.
+        ValueError: Unknown system, variant, fold or preset, or a setting out of bounds.
     """
     args, rest = tyro.cli(Arguments, args=arguments, return_unknown_args=True)
     chosen = VARIANTS if args.variant == "all" else (args.variant,)
@@ -178,10 +183,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Arguments, list[Train
         raise ValueError(unknown("variant", args.variant, (*VARIANTS, "all")))
     get_system(args.system)
     check_fold(args.fold)
-    return args, [
+    args.supervision  # noqa: B018
+    configs = [
         tyro.cli(TrainConfig, default=preset(args.preset, v, args.system), args=rest)
         for v in chosen
     ]
+    for config in configs:
+        check_settings(config)
+    return args, configs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for config in configs:
             path = train(args, config, dataset)
             console.print(f"{path}", markup=False)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, FloatingPointError) as error:
         console.print(str(error), markup=False)
         return 2
     finally:

@@ -128,8 +128,19 @@ def system_of(manifest: Mapping[str, Any]) -> System:
     return system if asset is None else system.with_asset(torch.tensor(asset))
 
 
+def check_system(manifest: Mapping[str, Any], expected: str) -> None:
+    """Raise ValueError if data are of another system than the expected one."""
+    found = manifest["system"]
+    if found != expected:
+        raise ValueError(
+            f"data: they are of {found!r}; expected data of {expected!r}, such as "
+            f"`python -m training.collect {expected}` collects"
+        )
+
+
 def check_place(model: WorldModel, manifest: Mapping[str, Any]) -> None:
-    """Raise ValueError if a model was trained in another place than the data were collected in."""
+    """Raise ValueError if data are of another system than a model, or of another place."""
+    check_system(manifest, model.system.name)
     found, expected = system_of(manifest).asset, model.system.asset
     if found is not None and expected is not None and not torch.equal(found, expected.cpu()):
         trained = model.metadata.get("data", {}).get("course", DEFAULT_COURSE)
@@ -156,4 +167,4 @@ def steady(configurations: Tensor, system: System) -> Tensor:
     return torch.cat((state, scene.mean(1, keepdim=True).expand_as(scene)), dim=-1)
 
 
-__all__ = ["TrainingData", "check_place", "labelled_truth", "steady", "system_of"]
+__all__ = ["TrainingData", "check_place", "check_system", "labelled_truth", "steady", "system_of"]

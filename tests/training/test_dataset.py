@@ -8,6 +8,8 @@ import pytest
 from training.collect import Settings, collect, shard_path
 from training.dataset import (
     FOLDS,
+    OF_SHARD,
+    REQUIRED,
     TrajectoryDataset,
     describe,
     load_dataset,
@@ -169,7 +171,43 @@ def test_manifest_must_fit(folder, key, value, message):
         load_dataset(folder)
 
 
-def test_manifest_must_be_json(folder):
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
+@pytest.mark.parametrize("content", [b"{", b"", b"\xff\x00"])
+def test_manifest_must_be_json(folder, content):
+    (folder / "manifest.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"manifest\.json is not JSON .*run `python"):
         load_dataset(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "null", "3", '"text"'])
+def test_manifest_must_be_an_object(folder, content):
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json holds a .*expected an object; delete it"):
+        load_dataset(folder)
+
+
+def test_what_a_manifest_lacks_is_named(folder):
+    path = folder / "manifest.json"
+    whole = json.loads(path.read_text())
+    for name in REQUIRED:
+        path.write_text(json.dumps({key: whole[key] for key in whole if key != name}))
+        with pytest.raises(ValueError, match=rf"manifest\.json lacks {name}; delete it and run"):
+            load_dataset(folder)
+    lacking = [{k: v for k, v in whole["shards"][0].items() if k != name} for name in OF_SHARD]
+    for shards in ([], {}, None, [None], *([shard] for shard in lacking)):
+        path.write_text(json.dumps({**whole, "shards": shards}))
+        with pytest.raises(ValueError, match=r"manifest\.json: shards is .*expected a list"):
+            load_dataset(folder)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", ""])
+def test_damaged_descriptions_are_made_again_or_named(folder, content):
+    before = load_dataset(folder)
+    (folder / "shard-00001.json").write_text(content)
+    collect(SETTINGS, folder)
+    np.testing.assert_array_equal(load_dataset(folder).frames, before.frames)
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged .*; delete it"):
+        collect(SETTINGS, folder)
+    (folder / "manifest.json").unlink()
+    collect(SETTINGS, folder)
+    assert load_dataset(folder).manifest == before.manifest

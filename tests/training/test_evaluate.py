@@ -1,6 +1,7 @@
 """Metrics against closed forms, and the evaluation end to end on a few trajectories."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +85,36 @@ def test_both_ways_to_a_frame_are_judged(test_set: TestSet) -> None:
         assert row[f"x_by_the_model{through}"] == expected["reread_rmse"]["x"]
     assert row["foreground_mse"] != row["foreground_mse_through_the_latent"]
     assert row["x_by_the_reader"] != row["x_by_the_reader_through_the_latent"]
+
+
+def test_a_probe_is_used_again_only_for_what_it_was_trained_on(
+    dataset: TrajectoryDataset, tmp_path: Path
+) -> None:
+    tiny = FitConfig(epochs=1, batch_size=32, samples_per_epoch=64, warmup_epochs=1)
+    turned = replace(dataset, fold=1)
+    manifest = dataset.manifest
+    others = replace(dataset, manifest={**manifest, "shards": [{"sha256": "0"}]})
+    expert = np.zeros(dataset.states.shape[:2], dtype=np.int64)
+    expert[0, 0] = 1
+    trainings = [
+        lambda folder, data=data, config=config: probe.train_reader(data, SYSTEM, folder, config)
+        for data in (dataset, turned, others)
+        for config in (tiny, replace(tiny, learning_rate=2e-3))
+    ] + [
+        lambda folder, actions=actions: probe.train_pixel_controller(
+            dataset, SYSTEM, actions, folder, tiny
+        )
+        for actions in (expert, 1 - expert)
+    ]
+    shared = tmp_path / "shared"
+    for count, train in enumerate(trainings, start=1):
+        train(shared)
+        assert len(list(shared.iterdir())) == count
+    written = {path: path.stat().st_mtime_ns for path in shared.iterdir()}
+    for train in trainings[:: len(trainings) - 1]:
+        again, alone = train(shared), train(tmp_path / "alone")
+        assert all(map(torch.equal, again.parameters(), alone.parameters()))
+    assert {path: path.stat().st_mtime_ns for path in shared.iterdir()} == written
 
 
 def test_rmse_is_over_samples() -> None:

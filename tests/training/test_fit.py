@@ -119,6 +119,24 @@ def test_a_finished_fit_is_not_repeated(tmp_path: Path) -> None:
     assert all(map(torch.equal, weights(first), weights(second)))
 
 
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "of another stage", "incomplete"])
+def test_a_damaged_state_is_named_with_what_to_do(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "line.pt"
+    fit(Line(), line_data(), line_data(16), CONFIG, tmp_path, "line")
+    whole, state = path.read_bytes(), torch.load(path)
+    if damage == "of another stage":
+        torch.save({**state, "stage": {}}, path)
+    elif damage == "incomplete":
+        torch.save({name: state[name] for name in state if name != "best"}, path)
+    else:
+        content = {"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"nothing here"}
+        path.write_bytes(content[damage])
+    with pytest.raises(ValueError, match=r"line\.pt is damaged or of another version.*delete it"):
+        fit(Line(), line_data(), line_data(16), CONFIG, tmp_path, "line")
+    path.unlink()
+    fit(Line(), line_data(), line_data(16), CONFIG, tmp_path, "line")
+
+
 def test_early_stopping_keeps_the_best_weights(tmp_path: Path) -> None:
     class Worsening(Line):
         def validation(self, batch: Batch) -> tuple[Tensor, Terms]:

@@ -21,13 +21,14 @@ from piwm_gym.models.vision import to_float
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import CartPole, LunarLander
 from piwm_gym.world_model import WorldModel
-from training.codebook import CodebookKeeper, kmeans
+from training.codebook import CodebookKeeper, kmeans, usage
 from training.collect import Settings, collect, preset_settings
 from training.config import LossWeights, effective, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.dynamics import starting_values, train_dynamics
 from training.fit import FitConfig, Stage
 from training.foreground import foreground_of
+from training.reading import cache_latents
 from training.run import Run
 from training.stages import (
     GlimpseStage,
@@ -95,6 +96,14 @@ def test_dead_codes_move_to_badly_represented_latents() -> None:
     used = quantizer(tokens).indices
     assert used is not None
     assert len(used.unique()) > 4
+
+
+def test_usage_of_a_codebook() -> None:
+    assert usage(torch.tensor([3, 0, 3, 3])) == {"codes_used": 3, "perplexity": 3.0}
+    assert usage(torch.tensor([0, 9])) == {"codes_used": 1, "perplexity": 1.0}
+    uneven = usage(torch.tensor([98, 1, 1]))
+    assert uneven["codes_used"] == 3
+    assert 1 < uneven["perplexity"] < 1.2
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -245,6 +254,67 @@ def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path:
         assert model.metadata["data"]["supervision"]["noise_level"] == 0.05
         assert model.metadata["training"]["preset"] == "debug"
         assert math.isfinite(model.metadata["measured"]["single_frame_rmse"]["x"])
+        variant = model.config.autoencoder.variant
+        stages = model.metadata["stages"]
+        codebook = stages["vision" if variant.startswith("extrinsic") else "intrinsic"]
+        assert ("codes_used" in codebook) == variant.endswith("discrete")
+        assert ("perplexity" in codebook) == variant.endswith("discrete")
+        assert model.config.init == "shooting"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "of other data"])
+def test_damaged_latents_are_named_with_what_to_do(
+    damage: str, dataset: TrajectoryDataset, tmp_path: Path
+) -> None:
+    frames = torch.from_numpy(dataset.frames[:2, :3])
+    autoencoder = build_autoencoder(preset("debug", "extrinsic-discrete").autoencoder, SYSTEM)
+    assert isinstance(autoencoder, Extrinsic)
+    path, source = tmp_path / "latents.npy", LatentSource(autoencoder.bottleneck)
+    made = cache_latents(autoencoder, source, frames, path)
+    assert torch.equal(cache_latents(autoencoder, source, frames, path), made)
+    if damage == "of other data":
+        frames = frames[:1]
+    else:
+        path.write_bytes(path.read_bytes()[: 200 if damage == "truncated" else 0])
+    with pytest.raises(ValueError, match=r"latents\.npy is damaged .*; delete it"):
+        cache_latents(autoencoder, source, frames, path)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.endswith("discrete")])
+def test_usage_of_a_codebook_is_told_in_every_epoch(
+    variant: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, dict[int, float]] = {}
+
+    def log(tag: str, value: float, step: int) -> None:
+        told.setdefault(tag, {})[step] = value
+
+    monkeypatch.setattr("training.train._tensorboard", lambda folder: log)
+    words = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet"]
+    for other in ("refinement", "decoder", "direct"):
+        words += [f"--{other}.epochs", "0"]
+    assert main([*words, "--data", str(data_folder), "--runs", str(tmp_path)]) == 0
+    stage = "vision" if variant.startswith("extrinsic") else "intrinsic"
+    epochs = list(told[f"{stage}/validation/loss"])
+    assert len(epochs) == 7
+    for name in ("codes_used", "perplexity"):
+        usages = told[f"{stage}/validation/{name}"]
+        assert list(usages) == epochs[1:]  # in the first epoch there is no codebook yet
+        assert all(1 <= value <= 32 for value in usages.values())
+
+
+def test_the_papers_preset_estimates_states_of_two_frames(
+    data_folder: Path, tmp_path: Path
+) -> None:
+    words = ["cartpole", "--preset", "paper", "--variant", "extrinsic-continuous", "--quiet"]
+    for stage in ("vision", "encoder", "decoder", "dynamics"):
+        words += [f"--{stage}.epochs", "1", f"--{stage}.samples-per-epoch", "64"]
+    places = ["--data", str(data_folder), "--runs", str(tmp_path), "--out", str(tmp_path)]
+    assert main([*words, *places, "--starts", "1"]) == 0
+    model = load_checkpoint(tmp_path / "cartpole-extrinsic-continuous.safetensors")
+    assert model.config.init == "fd"
+    by_window = model.metadata["measured"]["forecast_rmse_30_steps_by_window"]
+    assert by_window["2"] == by_window["10"] == by_window["20"]  # the last two frames of each
 
 
 def test_it_does_so_with_scene_derived_dimensions_and_process_noise(
@@ -359,6 +429,26 @@ def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     )
 
 
+def test_commands_name_damaged_states(
+    data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cartpole", "--preset", "debug", "--variant", "extrinsic-discrete", "--quiet"]
+    words += ["--data", str(data_folder), "--runs", str(tmp_path), "--vision.epochs", "2"]
+    for stage in ("encoder", "glimpse"):
+        words += [f"--{stage}.epochs", "1"]
+    for stage in ("refinement", "decoder", "direct"):
+        words += [f"--{stage}.epochs", "0"]
+    assert main(words) == 0
+    for name in ("latents.npy", "vision.pt"):
+        (path,) = tmp_path.glob(f"cartpole/vision-*/{name}")
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        assert main(words) == 2
+        said = "".join(capsys.readouterr().err.split())
+        assert f"{name}isdamaged" in said
+        assert "deleteit" in said
+
+
 def test_runs_of_a_fold_and_their_first_stage_are_apart_from_others(tmp_path: Path) -> None:
     words = ["cartpole", "--preset", "debug", "--runs", str(tmp_path)]
     folders = []
@@ -444,21 +534,68 @@ assert not [name for name in threads if "gloo" in name], threads
 """
 
 
-def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
-    script = tmp_path / "job.py"
-    script.write_text(DISTRIBUTED)
-    run = subprocess.run(
+def run_in_two_processes(script: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         str(script), str(tmp_path)],
+         str(script), *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )  # fmt: skip
+
+
+def test_two_processes_train_the_same_weights(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(DISTRIBUTED)
+    run = run_in_two_processes(script, str(tmp_path))
     assert run.returncode == 0, run.stderr
     first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in (0, 1))
     assert first.startswith("[2, ")
     assert first == second
     assert not first.startswith("[2, 30,")  # all stopped early, and at once
+
+
+OVERHEARD = """
+import os, runpy, sys, torch
+from pathlib import Path
+from training import distributed, pipeline
+
+folder, train_variant = Path(sys.argv.pop(1)), pipeline.train_variant
+
+
+def overheard(*arguments):
+    model, results = train_variant(*arguments)
+    assert distributed.world_size() == 2
+    torch.save(model.state_dict(), folder / f"rank-{distributed.rank()}.pt")
+    return model, results
+
+
+pipeline.train_variant = overheard
+runpy.run_module("training.train", run_name="__main__", alter_sys=True)
+"""
+"""The command, ``-m training.train``; what each process made lies beside its checkpoint."""
+
+
+def test_two_processes_train_one_model(data_folder: Path, tmp_path: Path) -> None:
+    """All stages of a whole training, which ends in the same model in both and one checkpoint."""
+    script = tmp_path / "job.py"
+    script.write_text(OVERHEARD)
+    words = ["cartpole", "--preset", "debug", "--variant", "extrinsic-discrete", "--quiet"]
+    for stage in ("encoder", "glimpse", "refinement", "decoder", "direct"):
+        words += [f"--{stage}.epochs", "1"]
+    for name, folder in {"data": data_folder, "runs": tmp_path, "out": tmp_path / "out"}.items():
+        words += [f"--{name}", str(folder)]
+    run = run_in_two_processes(script, str(tmp_path), *words)
+    assert run.returncode == 0, run.stderr
+    first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1))
+    (path,) = (tmp_path / "out").iterdir()
+    model = load_checkpoint(path)
+    assert model.metadata["stages"]["vision"]["epochs"] == 7
+    saved = model.state_dict()
+    assert saved.keys() == first.keys() == second.keys()
+    for name, tensor in saved.items():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.equal(first[name], tensor), name

@@ -163,7 +163,7 @@ def test_a_failed_cell_does_not_stop_the_others(
     assert load_checkpoint(checkpoint(tmp_path, DISCRETE))
     told = capsys.readouterr().err
     log = tmp_path / "runs" / "logs" / f"{CONTINUOUS.name}.log"
-    assert f"{CONTINUOUS.name} failed: exit status 1; log: {log}" in told
+    assert f"{CONTINUOUS.name} failed: exit status 2; log: {log}" in told
     assert log.read_text().splitlines()[-1] in told
     assert "is not evaluated" in told
 

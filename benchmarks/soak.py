@@ -25,7 +25,7 @@ KEYS = ("obs_type", "mode")
 SHOWN = (*KEYS, "steps", "growth_mib", "not_finite", "out_of_step")
 SETTLE = 20
 """Rounds before memory is first looked at."""
-FRAMES_APART = 2
+FRAMES_APART = 1
 """Levels of brightness by which a pixel may depend on how many are drawn at once."""
 
 

@@ -143,7 +143,7 @@ def load(
         variant: Architecture of the shipped weights; a checkpoint file decides it by itself.
         checkpoint: A file, a folder, a Hub id, or None for the shipped weights.
         device: Where to put the weights; ``"auto"`` is the GPU when there is one.
-        decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 2 of
+        decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 3 of
             255, which is quicker where the processor or GPU computes in bfloat16; or, as the
             paper does it, through the ``"latent"``. Default: directly where the checkpoint can.
 

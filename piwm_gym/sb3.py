@@ -89,9 +89,15 @@ class WorldModelVecEnv(VecEnv):
 
     Args:
         envs: With numpy output and same-step autoreset.
+
+    Raises:
+        ValueError: They have another output or autoreset mode.
     """
 
     def __init__(self, envs: WorldModelVectorEnv) -> None:
+        for name, value in (("output", envs.output), ("autoreset_mode", envs.autoreset_mode.value)):
+            if value != FIXED[name]:
+                raise ValueError(f"envs has {name} {value!r}; SB3 needs {FIXED[name]!r}")
         self.envs = envs
         super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
         self._actions: np.ndarray | None = None
@@ -166,12 +172,15 @@ class WorldModelVecEnv(VecEnv):
         return hasattr(type(self.envs), attr_name) or attr_name in vars(self.envs)
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Attribute of each environment: its own row of the state, its own parameters.
+        """Attribute of each environment: its own spaces, row of the state, and parameters.
 
         Raises:
             AttributeError: There is no such attribute.
+            IndexError: There is no such environment.
         """
-        chosen = list(self._get_indices(indices))
+        chosen = [range(self.num_envs)[i] for i in self._get_indices(indices)]
+        if attr_name in ("action_space", "observation_space"):
+            return [getattr(self, attr_name)] * len(chosen)
         if attr_name == "state":
             return [self.envs.state[i] for i in chosen]
         if attr_name == "params":
@@ -259,7 +268,7 @@ class StartAnywhere(VecEnvWrapper):
 
     def __init__(self, venv: WorldModelVecEnv, seed: int = 0) -> None:
         super().__init__(venv)
-        self._envs, self._system = venv.envs, venv.envs.system
+        self._venv, self._envs, self._system = venv, venv.envs, venv.envs.system
         if not self._system.num_anywhere_uniforms:
             raise ValueError(
                 f"venv imagines {self._system.name}, whose episodes start as in the real "
@@ -267,20 +276,34 @@ class StartAnywhere(VecEnvWrapper):
             )
         self._generator = torch.Generator().manual_seed(seed)
 
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed the environments, and the starts."""
+        if seed is not None:
+            self._generator.manual_seed(seed)
+        return self.venv.seed(seed)
+
     def reset(self) -> Any:
-        """Start all episodes."""
-        self.venv.reset()
-        return self._restart(np.ones(self.num_envs, dtype=bool))
+        """Start all episodes, those with a state in their options there."""
+        options = _batch_options(self._venv._options)
+        obs = self.venv.reset()
+        if "state" in options:
+            return obs
+        kept = {"params": options["params"]} if "params" in options else {}
+        return self._restart(np.ones(self.num_envs, dtype=bool), **kept)
 
     def step_wait(self) -> Any:
         """As the wrapped environments; episodes that begin do so anywhere."""
         obs, rewards, dones, infos = self.venv.step_wait()
         return (self._restart(dones) if dones.any() else obs), rewards, dones, infos
 
-    def _restart(self, mask: np.ndarray) -> Any:
+    def _restart(self, mask: np.ndarray, **options: Any) -> Any:
         shape = self.num_envs, self._system.num_anywhere_uniforms
         states = self._system.anywhere(torch.rand(shape, generator=self._generator))
-        return self._envs.reset(options={"reset_mask": mask, "state": states})[0]
+        obs, info = self._envs.reset(options={"reset_mask": mask, "state": states, **options})
+        starts = _starts(info)
+        for i in np.flatnonzero(mask).tolist():
+            self._venv.reset_infos[i] = _start(starts, i)
+        return obs
 
 
 class _Bootstrap(VecEnvWrapper):

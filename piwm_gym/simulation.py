@@ -273,6 +273,10 @@ class Simulation:
         self.done = self.done | terminated | truncated
         return Outcome(reward, terminated, truncated)
 
+    def rollout(self, actions: Tensor) -> Tensor:
+        """(n, H, D) states after each of (n, H, *A) actions, if nothing ended; see the model's."""
+        return self.model.rollout(self.state, actions, self.params.current, **self._scene_of())
+
     def observation(self, states: Tensor) -> Tensor:
         """(m, O) float32 states in the real environment's scaling, clipped to its space; new."""
         if self._observed is not None and self._observed[0] is states:

@@ -108,8 +108,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             model: A model in memory instead of a checkpoint.
             compile: Compile the step, now, and drawing at the first frame, which takes a while
                 (less the next time). On a CPU states stay the same bits; frames differ by at most
-                1 of 255.
-            decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 2 of
+                1 of 255, by 2 in bfloat16. Parameters that become one for each slot are compiled
+                anew at the first step with them.
+            decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 3 of
                 255, which is quicker where the processor or GPU computes in bfloat16; or, as the
                 paper does it, through the ``"latent"``. Default: directly where the checkpoint can.
 
@@ -226,6 +227,27 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
                 "disabled; call reset(options={'reset_mask': terminated | truncated})"
             )
 
+    def rollout(self, actions: Any) -> Any:
+        """Where actions would lead from here, by the mean motion and past any end of an episode.
+
+        No slot is stepped. Each starts at its state, in its scene and with its parameters.
+
+        Args:
+            actions: (n, H, *A) numpy or tensor. With ``output="torch"`` gradients flow back to
+                continuous ones that require them.
+
+        Returns:
+            (n, H, D) states after each action, SI units.
+
+        Raises:
+            ResetNeeded: There has been no reset.
+            ValueError: Actions of another shape or that do not exist.
+        """
+        if not self.simulation.started:
+            raise gym.error.ResetNeeded("call reset before rollout")
+        given = torch.as_tensor(actions, device=self.simulation.device)
+        return self._give(self.simulation.rollout(given))
+
     def _nobody(self, slots: Slots) -> bool:
         """Whether no slot is meant; on a GPU known where numpy waits for the device anyway."""
         return not slots.by_index and self.output == "numpy" and len(slots.rows) == 0
@@ -249,7 +271,9 @@ class WorldModelVectorEnv(Shell, gym.vector.VectorEnv[Any, Any, Any]):
             seeds = np.asarray(seed).tolist()
             seeds = seeds if isinstance(seeds, list) else []
         if len(seeds) != self.num_envs or not all(isinstance(s, int) and s >= 0 for s in seeds):
-            raise ValueError(f"seed is {seed}; expected an integer >= 0 or {self.num_envs} of them")
+            raise ValueError(
+                f"seed is {seed!r}; expected an integer >= 0 or {self.num_envs} of them"
+            )
         self.simulation.seed(seeds, None if slots.all else slots.mask)
 
     def _export(self, tensor: Tensor) -> Any:

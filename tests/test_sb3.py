@@ -15,6 +15,8 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor, is_vecenv_wrapped
 
 from piwm_gym.sb3 import PPO, StartAnywhere, WorldModelVecEnv, make_vec_env
+from piwm_gym.vector_env import WorldModelVectorEnv
+from piwm_gym.world_model import WorldModel
 
 UPRIGHT = [0.0, 0.0, 0.0, 0.0]
 ABOUT_TO_FALL = [0.0, 0.0, 0.209, 1.0]
@@ -201,6 +203,46 @@ def test_cars_start_anywhere_and_the_others_drive_on(car_checkpoint: str) -> Non
     assert {"terminal_observation", "TimeLimit.truncated"} <= set(infos[0])
     assert np.median(moved) > 1
     assert np.allclose(obs[:, :2], venv.physical_state[:, :2])
+
+
+def test_starts_anywhere_keep_to_seeds_and_options(car_checkpoint: str) -> None:
+    arguments = {"checkpoint": car_checkpoint, "obs_type": "state", "max_episode_steps": 3}
+    venv = make_vec_env("PIWM-DonkeyCar-v0", 4, **arguments)
+    anywhere = StartAnywhere(venv)
+    starts = []
+    for seed in (5, None, 5):
+        anywhere.seed(seed)
+        starts.append(anywhere.reset())
+        assert np.array_equal([info["state"] for info in venv.reset_infos], venv.physical_state)
+    assert np.array_equal(starts[0], starts[2])
+    assert not np.array_equal(starts[0], starts[1])
+    anywhere.set_options({"params": {"drag": 0.5}})
+    anywhere.reset()
+    assert [params.drag for params in anywhere.get_attr("params")] == [0.5] * 4
+    for _ in range(3):
+        anywhere.step(np.zeros((4, 2), dtype=np.float32))
+    assert np.array_equal([info["state"] for info in venv.reset_infos], venv.physical_state)
+    told = venv.envs.state[0]
+    anywhere.set_options({"state": told})
+    anywhere.reset()
+    assert np.array_equal(venv.physical_state, [told] * 4)
+
+
+def test_attributes_are_those_of_each_environment(arguments: dict[str, Any]) -> None:
+    venv = make_vec_env(n_envs=3, **arguments)
+    assert venv.get_attr("action_space", [0, 2]) == [venv.action_space] * 2
+    assert venv.get_attr("observation_space") == [venv.observation_space] * 3
+    with pytest.raises(IndexError):
+        venv.get_attr("render_mode", 3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("output", "torch"), ("autoreset_mode", "NextStep")])
+def test_batches_that_do_not_fit_the_contract_are_refused(
+    model: WorldModel, name: str, value: str
+) -> None:
+    envs = WorldModelVectorEnv(num_envs=2, model=model, **{name: value})
+    with pytest.raises(ValueError, match=f"envs has {name} '{value}'; SB3 needs"):
+        WorldModelVecEnv(envs)
 
 
 @pytest.mark.parametrize(

@@ -653,6 +653,39 @@ def test_many_slots_are_decoded_in_chunks(model: WorldModel) -> None:
     assert np.abs(obs[599].astype(int) - expected).max() <= 1
 
 
+# ---- rollouts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system", ["cartpole", "lunar_lander", "donkey_car"])
+def test_a_rollout_goes_where_steps_would_and_changes_nothing(make_tiny: Any, system: str) -> None:
+    model = make_tiny(system=system)
+    name = next(iter(vars(model.params)))
+    fixed = {key: 0.0 for key in vars(model.params) if key.endswith("dispersion")}
+    arguments = {"params": fixed, "randomize": {name: (1.0, 2.0)}, "autoreset_mode": "Disabled"}
+    envs = make(model, 3, **arguments)
+    with pytest.raises(gym.error.ResetNeeded):
+        envs.rollout(np.zeros((3, 4)))
+    envs.reset(seed=0)
+    space = envs.single_action_space
+    actions = np.stack([[space.sample() for _ in range(4)] for _ in range(3)])
+    states = envs.rollout(actions)
+    assert isinstance(states, np.ndarray)
+    for step in range(4):
+        envs.step(actions[:, step])
+        np.testing.assert_allclose(envs.state, states[:, step], atol=1e-5)
+    with pytest.raises(ValueError, match="actions"):
+        envs.rollout(actions[:2])
+
+
+def test_gradients_flow_back_through_a_rollout(make_tiny: Any) -> None:
+    envs = make(make_tiny(system="donkey_car"), 2, output="torch")
+    envs.reset(seed=0)
+    actions = torch.full((2, 5, 2), 0.1, requires_grad=True)
+    envs.rollout(actions)[:, -1, :2].sum().backward()
+    assert actions.grad is not None
+    assert (actions.grad[:, :-1, 1] > 0).all()  # the last throttle is felt a step later
+
+
 # ---- GPU ---------------------------------------------------------------------------------------
 
 

@@ -134,8 +134,8 @@ class Frames:
     def draw(self, states: Tensor, scenes: Tensor, stills: Tensor | None = None) -> Tensor:
         """(m, H, W, 3) uint8 frames of states in their scenes.
 
-        Compiled and uncompiled drawing differ by at most 1 of 255, 2 in bfloat16; the number of states decides
-        which of them it is, once drawing is compiled.
+        Compiled and uncompiled drawing differ by at most 1 of 255, by 2 in bfloat16; the number of
+        states decides which of them it is, once drawing is compiled.
 
         Args:
             states: (m, D) SI units.

@@ -253,9 +253,9 @@ class WorldModelEnv(Shell, gym.Env[Any, Any]):
             model: A model in memory instead of a checkpoint; not through ``gymnasium.make``,
                 which copies its arguments.
             compile: Compile the step, now, and drawing at the first frame, which takes a while
-                (less the next time); frames may differ by 1 of 255, by 2 in bfloat16. None: compile steps of Cart
-                Pole and Lunar Lander after some thousands of them, by a process of its own, which
-                changes nothing but their speed. False: nothing.
+                (less the next time); frames may differ by 1 of 255, by 2 in bfloat16. None: compile
+                steps of Cart Pole and Lunar Lander after some thousands of them, by a process of
+                its own, which changes nothing but their speed. False: nothing.
             decoder: How frames are drawn: ``"direct"``; ``"direct-bfloat16"``, off by at most 3 of
                 255, which is quicker where the processor or GPU computes in bfloat16; or, as the
                 paper does it, through the ``"latent"``. Default: directly where the checkpoint can.

@@ -150,7 +150,7 @@ def test_frames_in_bfloat16_are_off_by_three_at_most(env_id: str, variant: str) 
         piwm_gym.load(env_id, variant, decoder=decoder) for decoder in ("direct", "direct-bfloat16")
     )
     arguments = {"model": model, "obs_type": "state", "output": "torch"}
-    envs = WorldModelVectorEnv(env_id, 128, **arguments)
+    envs = WorldModelVectorEnv(env_id, 64, **arguments)
     envs.reset(seed=0)
     envs.action_space.seed(0)
     off = []

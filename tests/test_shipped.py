@@ -12,7 +12,7 @@ import torch
 import piwm_gym
 from piwm_gym.locate import WEIGHTS
 from piwm_gym.models import VARIANTS
-from piwm_gym.registration import DEFAULT_VARIANT, ENTRIES, get_entry
+from piwm_gym.registration import ENTRIES, get_entry
 from piwm_gym.systems import get_system
 from piwm_gym.world_model import WorldModel
 from training.collect import Settings, collect
@@ -70,19 +70,26 @@ def flatten(tree: dict, prefix: str = "") -> dict[str, float]:
     return flat
 
 
+def broken(model: WorldModel, found: dict) -> dict[str, tuple[float, float]]:
+    """Claims of a model's header that what was found does not keep: (found, claimed)."""
+    system, variant = model.system.name, model.config.autoencoder.variant
+    slack = SLACK.get(f"{system}-{variant}", SLACK[system])
+    claimed = flatten(model.metadata["measured"])
+    return {
+        name: (value, claimed[name])
+        for name, value in flatten(found).items()
+        if not name.startswith("persistence") and not value <= slack * claimed[name] + 1e-4
+    }
+
+
 @pytest.mark.parametrize(("env_id", "variant"), CASES)
 def test_claims_hold_on_unseen_episodes(
     env_id: str, variant: str, unseen: Callable[[str], TestSet]
 ) -> None:
     model = load(env_id, variant)
-    system = model.system.name
-    slack = SLACK.get(f"{system}-{variant}", SLACK[system])
-    claimed = flatten(model.metadata["measured"])
-    found = flatten(summary(model, unseen(env_id)))
-    assert found.keys() == claimed.keys()
-    for name, value in found.items():
-        if not name.startswith("persistence"):
-            assert value <= slack * claimed[name] + 1e-4, (name, value, claimed[name])
+    found = summary(model, unseen(env_id))
+    assert flatten(found).keys() == flatten(model.metadata["measured"]).keys()
+    assert broken(model, found) == {}
 
 
 @pytest.mark.parametrize(("env_id", "variant"), CASES)
@@ -103,12 +110,11 @@ def test_what_shipped_was_trained_honestly(env_id: str, variant: str) -> None:
             assert abs(value / reference[name] - 1) >= 0.5
 
 
-@pytest.mark.parametrize("env_id", [_systems_apart(env_id) for env_id in ENTRIES])
-def test_a_decoder_that_draws_an_empty_scene_would_be_noticed(
-    env_id: str, unseen: Callable[[str], TestSet], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("env_id", "variant"), CASES)
+def test_a_decoder_that_draws_an_empty_scene_keeps_no_claim_about_frames(
+    env_id: str, variant: str, unseen: Callable[[str], TestSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load(env_id, DEFAULT_VARIANT)
-    honest = decoding(model, unseen(env_id))
+    model = load(env_id, variant)
     height, width = model.system.frame.size
     nothing = (torch.tensor(model.system.frame.background) / 255).view(3, 1, 1)
     monkeypatch.setattr(
@@ -116,9 +122,8 @@ def test_a_decoder_that_draws_an_empty_scene_would_be_noticed(
         "decode",
         lambda self, configuration: nothing.expand(len(configuration), 3, height, width),
     )
-    empty = decoding(model, unseen(env_id))
-    assert empty["foreground_mse"] > 2 * honest["foreground_mse"]
-    assert empty["reread_rmse"]["x"] > 5 * honest["reread_rmse"]["x"]
+    empty = {"decoding": decoding(model, unseen(env_id))}
+    assert broken(model, empty).keys() == flatten(empty).keys()
 
 
 def test_weights_are_small() -> None:

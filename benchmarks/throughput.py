@@ -1,7 +1,8 @@
 """How fast imagination runs, beside Gymnasium's own environments in the same run.
 
-    python -m benchmarks.throughput
-    python -m benchmarks.throughput --env-id PIWM-LunarLander-v0
+    python -m benchmarks.throughput --threads 2 --gymnax PYTHON
+    python -m benchmarks.throughput --threads 2 --env-id PIWM-LunarLander-v0
+    python -m benchmarks.throughput --threads 16 --seconds 1  # CPU and GPU: some 170 rows
 
 Random actions; episodes start anew as they end. Rates are medians of five rounds, per second of
 wall clock and of processor time; what else the machine does, which ``load_average`` counts,
@@ -22,6 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import gymnasium as gym
@@ -138,6 +140,19 @@ def row(subject: Subject, seconds: float) -> Row:
     }
 
 
+def _check(seconds: float, threads: int, gymnax: str | None) -> None:
+    """Exit for what cannot be measured with."""
+    problems = {
+        f"seconds is {seconds}; expected more than 0": not seconds > 0,
+        f"threads is {threads}; expected at least 1": threads < 1,
+        f"gymnax is {gymnax}; expected a Python": gymnax is not None and not which(gymnax),
+    }
+    found = [text for text, wrong in problems.items() if wrong]
+    if found:
+        Console(stderr=True).print("\n".join(found), markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
 def main(
     env_id: str = "PIWM-CartPole-v0",
     variant: str = DEFAULT_VARIANT,
@@ -169,6 +184,7 @@ def main(
         out: CSV file, assets/results/SYSTEM-throughput.csv if not given; rows about the same
             thing are replaced.
     """
+    _check(seconds, threads, gymnax)
     torch.set_num_threads(threads)
     source = {"variant": variant, "checkpoint": checkpoint}
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)

@@ -18,11 +18,12 @@ SpeedRow = tuple[str, str, Callable[[Results, str], str]]
 
 @dataclass(frozen=True)
 class Rate:
-    """Which rate of a table of throughput."""
+    """Which rate of a table of throughput; of tensors where there are any, if it is not said."""
 
     subject: str
     batch: int
     measure: str = STATES
+    output: str | None = None
 
     def of(self, results: Results, column: str = "per_second", suffix: str = "") -> float | None:
         """The rate; None where there is none."""
@@ -32,8 +33,10 @@ class Rate:
             "batch": float(self.batch),
             "device": "cpu",
         }
+        if self.output is not None:
+            chosen["output"] = self.output
         rows = results.rows("throughput", **chosen)
-        rows.sort(key=lambda row: row["output"] == "torch")  # tensors where there are any
+        rows.sort(key=lambda row: row["output"] == "torch")
         return float(rows[-1][column]) if rows else None
 
 
@@ -162,7 +165,7 @@ _NUMPY = Rate("CartPole-v1, CartPoleVectorEnv", 16384)
 SPEED_ROWS: dict[str, tuple[SpeedRow, ...]] = {
     "cartpole": (
         (
-            "states, 16,384 environments, against gymnax under jit",
+            "states as tensors, 16,384 environments, against gymnax under jit",
             "2 x",
             against(Rate(VECTOR, 16384), Rate("CartPole-v1, gymnax, jit(scan(vmap))", 16384)),
         ),
@@ -170,6 +173,11 @@ SPEED_ROWS: dict[str, tuple[SpeedRow, ...]] = {
             "the same against Gymnasium's CartPoleVectorEnv",
             "1 x",
             against(Rate(VECTOR, 16384), _NUMPY),
+        ),
+        (
+            "states as numpy arrays, the default, against CartPoleVectorEnv",
+            "1 x",
+            against(Rate(VECTOR, 16384, output="numpy"), _NUMPY),
         ),
         (
             "whole rollouts in one call, against CartPoleVectorEnv",

@@ -42,6 +42,8 @@ def results(tmp_path: Path) -> Results:
 def test_rates_are_compared_by_wall_clock_with_tensors_from_a_cpu(results: Results) -> None:
     assert against(OURS, THEIRS)(results, "") == "10.0 x"
     assert against(OURS, THEIRS, 0)(results, COMPILED) == "15 x"
+    arrays = Rate(VECTOR, 1024, FRAMES, output="numpy")
+    assert against(arrays, THEIRS)(results, "") == "9.0 x"
 
 
 def test_rates_of_others_have_no_compiled_form(results: Results) -> None:

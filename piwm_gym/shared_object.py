@@ -5,6 +5,7 @@ import contextlib
 import os
 import platform
 import subprocess
+import time
 from ctypes import PyDLL
 from functools import cache
 from hashlib import sha256
@@ -22,7 +23,7 @@ status=$?; rm -f "$draft.cpp" "$draft.so"; exit $status
 """
 """Compiles, and is left to itself if Python ends; no process ever sees half of an object."""
 PATIENCE = 10
-"""How long the end of Python waits for a compiler that has begun, s."""
+"""How long the end of Python waits for compilers that have begun, s."""
 
 
 def cache_folder() -> Path:
@@ -35,6 +36,12 @@ def cache_folder() -> Path:
 def shared_object(source: str) -> "SharedObject":
     """The shared object of a source, one in each process."""
     return SharedObject(source)
+
+
+@cache
+def _last_moment() -> float:
+    """Until when the end of Python waits for compilers, all of them together."""
+    return time.monotonic() + PATIENCE
 
 
 class SharedObject:
@@ -91,7 +98,7 @@ class SharedObject:
     def _end(self) -> None:
         assert self._process is not None
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(max(_last_moment() - time.monotonic(), 0))
         except subprocess.TimeoutExpired:
             self._process.returncode = 0  # nobody asks; else there would be a warning
 

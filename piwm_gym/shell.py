@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,22 @@ def limit_worker_threads() -> None:
         torch.set_num_threads(1)
 
 
+def check_given(model: Any, source: Source) -> None:
+    """Raise ValueError for a model that is none, or is to be another one as well."""
+    if not isinstance(model, WorldModel):
+        raise ValueError(f"model is {model!r}; expected a WorldModel, such as piwm_gym.load gives")
+    for choice in fields(source)[1:]:
+        value = getattr(source, choice.name)
+        if value != choice.default:
+            raise ValueError(
+                f"{choice.name} is {value!r}, and model is given, which has one already; leave one "
+                f"of them out"
+            )
+    if model.reading_std.dtype != torch.float32:
+        kind = str(model.reading_std.dtype).removeprefix("torch.")
+        raise ValueError(f"model is in {kind}; expected float32: model.float()")
+
+
 class _Parameter:
     """A physical parameter's name, which is no attribute of environments.
 
@@ -107,6 +123,8 @@ class Shell:
 
     def _setup(self, source: Source, model: WorldModel | None, **simulation: Any) -> None:
         """Load the model unless there is one, and start a simulation of it."""
+        if model is not None:
+            check_given(model, source)
         self._source = source
         self._given = model
         self._simulation_arguments = simulation
@@ -118,7 +136,7 @@ class Shell:
         """What Gymnasium made this from, and as.
 
         Raises:
-            ValueError: When set: the id is another environment's, whose arguments were replaced.
+            ValueError: When set: it is of another environment than ``env_id`` or ``model``.
         """
         return self._spec
 
@@ -129,6 +147,12 @@ class Shell:
             raise ValueError(
                 f"env_id is {env_id!r} in what was made as {spec.id!r}; leave it out, or make "
                 f"{env_id!r}"
+            )
+        entry = None if spec is None else ENTRIES.get(spec.id)
+        if entry is not None and entry.system != self.system.name:
+            raise ValueError(
+                f"model is one of {self.system.name} in what was made as {entry.env_id!r}; "
+                f"expected one of {entry.system}"
             )
         self._spec = spec
 

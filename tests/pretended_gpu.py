@@ -17,7 +17,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _setup_privateuseone_for_python_backend("pretended")
-torch.pretended.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
+_module: Any = torch.get_device_module("pretended")
+_module.get_amp_supported_dtype = lambda: [torch.bfloat16]
+_module.device_count = lambda: 0  # to keep its state of random numbers, which there is none of
 DEVICE = torch.device("pretended:0")
 
 _aten = torch.ops.aten

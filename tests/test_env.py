@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -661,3 +662,27 @@ def test_the_example_in_the_documentation_runs(checkpoint: str, tmp_path: Path) 
     env = gym.make("piwm_gym:PIWM-CartPole-v0", obs_type="state", checkpoint=Path(checkpoint))
     env.reset(seed=0)
     assert len(env.step(1)) == 5
+
+
+@pytest.mark.parametrize("make", [gym.make, partial(gym.make_vec, num_envs=2)])
+@pytest.mark.parametrize(
+    ("env_id", "changes", "message"),
+    [
+        (ENV_ID, {"decoder": "latent"}, "decoder is 'latent', and model is given"),
+        (ENV_ID, {"variant": "extrinsic-discrete"}, "variant is 'extrinsic-discrete', and model"),
+        (ENV_ID, {"checkpoint": "x"}, "checkpoint is 'x', and model is given"),
+        (ENV_ID, {"device": "cpu"}, "device is 'cpu', and model is given"),
+        (ENV_ID, {"model": 1}, "model is 1; expected a WorldModel"),
+        ("PIWM-LunarLander-v0", {}, "model is one of cartpole in what was made as 'PIWM-LunarLan"),
+    ],
+)
+def test_a_given_model_is_not_silently_another(
+    model: WorldModel, make: Any, env_id: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(env_id, **({"model": model} | changes))
+
+
+def test_models_of_other_precision_are_refused(model: WorldModel) -> None:
+    with pytest.raises(ValueError, match=r"model is in bfloat16; expected float32: model.float"):
+        WorldModelEnv(model=model.bfloat16())

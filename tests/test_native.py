@@ -121,7 +121,7 @@ def test_without_machine_code_steps_go_on(
     plain, quick = (WorldModelEnv(model=model, obs_type="state", compile=c) for c in (False, None))
     fly(plain, quick, 50, lambda: not quick.simulation._solo._countdown)  # type: ignore[union-attr]
     assert not in_machine_code(quick)
-    with pytest.warns(UserWarning, match="compiler fails; steps run uncompiled"):
+    with pytest.warns(UserWarning, match="compiler fails, or .*; steps run uncompiled"):
         WorldModelEnv(model=model, obs_type="state", compile=True)
 
 

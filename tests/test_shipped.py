@@ -110,7 +110,7 @@ def test_what_shipped_was_trained_honestly(env_id: str, variant: str) -> None:
             assert abs(value / reference[name] - 1) >= 0.5
 
 
-@pytest.mark.parametrize(("env_id", "variant"), CASES)
+@pytest.mark.parametrize(("env_id", "variant"), CASES[:: len(VARIANTS)])
 def test_a_decoder_that_draws_an_empty_scene_keeps_no_claim_about_frames(
     env_id: str, variant: str, unseen: Callable[[str], TestSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:

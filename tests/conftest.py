@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -33,6 +34,14 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def hasty_dynamics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One second-order step of stage 3 instead of ten: a training that need not learn anything."""
+    from training import dynamics
+
+    monkeypatch.setattr(dynamics, "refine", partial(dynamics.refine, iterations=1))
 
 
 def tiny_model(variant: str = DEFAULT_VARIANT, system: str = "cartpole") -> WorldModel:

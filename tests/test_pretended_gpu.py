@@ -1,7 +1,6 @@
 """On a GPU the same numbers, with nothing on the wrong device and no step that waits."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from piwm_gym.registration import ENTRIES
 from piwm_gym.sb3 import WorldModelVecEnv
 from piwm_gym.vector_env import WorldModelVectorEnv
 from piwm_gym.world_model import WorldModel
-from training import dynamics
 from training.collect import collect, preset_settings
 
 COUNT = 5
@@ -180,12 +178,11 @@ def test_the_model_and_what_is_made_of_it(env_id: str) -> None:
 # ---- training ----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant, folder = "extrinsic-discrete", tmp_path
     collect(preset_settings("cartpole", "debug"), folder / "data")
     monkeypatch.setattr(training.train, "resolve_device", lambda device: DEVICE)
-    short = partial(dynamics.refine, iterations=1)
-    monkeypatch.setattr(dynamics, "refine", short)
     save = torch.save
     monkeypatch.setattr(torch, "save", lambda state, path: save(held(state), path))
     words = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet"]

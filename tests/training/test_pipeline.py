@@ -249,6 +249,7 @@ def train_twice(system: str, data: Path, folder: Path) -> list[WorldModel]:
     return [load_checkpoint(path) for path in paths]
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_the_debug_preset_runs_end_to_end_and_again(data_folder: Path, tmp_path: Path) -> None:
     for model in train_twice("cartpole", data_folder, tmp_path):
         assert model.metadata["data"]["supervision"]["noise_level"] == 0.05
@@ -280,6 +281,7 @@ def test_damaged_latents_are_named_with_what_to_do(
         cache_latents(autoencoder, source, frames, path)
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if v.endswith("discrete")])
 def test_usage_of_a_codebook_is_told_in_every_epoch(
     variant: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -303,6 +305,7 @@ def test_usage_of_a_codebook_is_told_in_every_epoch(
         assert all(1 <= value <= 32 for value in usages.values())
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_the_papers_preset_estimates_states_of_two_frames(
     data_folder: Path, tmp_path: Path
 ) -> None:
@@ -317,6 +320,7 @@ def test_the_papers_preset_estimates_states_of_two_frames(
     assert by_window["2"] == by_window["10"] == by_window["20"]  # the last two frames of each
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_it_does_so_with_scene_derived_dimensions_and_process_noise(
     lander_folder: Path, tmp_path: Path
 ) -> None:
@@ -370,6 +374,7 @@ def test_settings_of_stages_that_a_variant_does_not_have_are_not_its_settings() 
     assert not changed("intrinsic-discrete", "encoder")
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) -> None:
     for noise in ("0.05", "0.1"):
         command = ["cartpole", "--preset", "debug", "--quiet", "--noise-level", noise]
@@ -379,6 +384,7 @@ def test_stage_one_is_shared_by_noise_levels(data_folder: Path, tmp_path: Path) 
     assert len(list((tmp_path / "cartpole").glob("extrinsic-*"))) == 2
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 @pytest.mark.parametrize(
     ("system", "variant"),
     [
@@ -405,6 +411,7 @@ def test_all_stages_train_in_mixed_precision(
     assert all(x.dtype != torch.bfloat16 for x in saved.values())
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -429,6 +436,7 @@ def test_a_direct_decoder_may_begin_as_that_of_another_variant(
     )
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_commands_name_damaged_states(
     data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -449,6 +457,7 @@ def test_commands_name_damaged_states(
         assert "deleteit" in said
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_runs_of_a_fold_and_their_first_stage_are_apart_from_others(tmp_path: Path) -> None:
     words = ["cartpole", "--preset", "debug", "--runs", str(tmp_path)]
     folders = []
@@ -495,6 +504,7 @@ def test_short_trajectories_are_refused_before_training(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("hasty_dynamics")
 def test_the_shortest_trajectories_can_be_trained_on(tmp_path: Path) -> None:
     collect(Settings("cartpole", 24, steps=49, shard_size=24), tmp_path / "data")
     words = ["cartpole", "--preset", "debug", "--runs", str(tmp_path), "--quiet"]

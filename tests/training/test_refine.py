@@ -12,6 +12,8 @@ from training.collect import Settings, collect
 from training.refine import main
 from training.train import main as train
 
+pytestmark = pytest.mark.usefixtures("hasty_dynamics")
+
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

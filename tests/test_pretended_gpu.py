@@ -186,6 +186,7 @@ def test_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = torch.save
     monkeypatch.setattr(torch, "save", lambda state, path: save(held(state), path))
     words = ["cartpole", "--preset", "debug", "--variant", variant, "--quiet"]
+    words += [f"--{stage}.epochs=2" for stage in ("vision", "encoder", "glimpse", "decoder")]
     places = [f"--{name}={folder / name}" for name in ("data", "runs", "out")]
     with pretended_gpu():
         assert training.train.main([*words, *places]) == 0

@@ -1,8 +1,10 @@
 """Checks of single arguments, whatever was passed. Imports nothing of the package."""
 
 import math
+import tempfile
 import threading
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 LONGEST = threading.TIMEOUT_MAX
@@ -56,6 +58,27 @@ def check_host(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!r}; expected the name or address of a machine")
 
 
+def writable_folder(name: str, folder: Path) -> Path:
+    """The folder, made if need be.
+
+    Args:
+        name: Of the argument that said where.
+        folder: What to write to, perhaps in hours.
+
+    Raises:
+        ValueError: Nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"{name}: nothing can be written to {folder} ({error.strerror}); expected a folder, or "
+            "a place where one can be made"
+        ) from error
+    return folder
+
+
 __all__ = [
     "LONGEST",
     "check_host",
@@ -64,4 +87,5 @@ __all__ = [
     "check_seconds",
     "check_whole",
     "is_number",
+    "writable_folder",
 ]

@@ -3,7 +3,6 @@
 What is imported here is light; the commands import what they need, so that ``--help`` is quick.
 """
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from piwm_gym import __version__
-from piwm_gym.checks import check_whole
+from piwm_gym.checks import check_whole, writable_folder
 from piwm_gym.registration import DEFAULT_VARIANT
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def rollout(
     ):
         check_whole(name, number, lowest)
     model = load(env_id, variant, checkpoint, device)
-    make_folder(output)
+    writable_folder("output", output)
     real = make_real(env_id, obs_type="pixels", **same_place(model))
     seeds = range(seed, seed + episodes)
     rollouts = [imagined_rollout(model, real, context, horizon, each) for each in seeds]
@@ -82,21 +81,6 @@ def rollout(
         path = write_video(film, output / f"{name}{suffix}", fps=1 / model.system.dt)
         size = f"{len(film)} frames, {film.shape[2]} x {film.shape[1]} pixels"
         console.print(f"wrote {path}: {size}", soft_wrap=True)
-
-
-def make_folder(output: Path) -> None:
-    """Make the folder for the results, before they are computed.
-
-    Raises:
-        ValueError: It cannot be made or written to.
-    """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        reason = None if os.access(output, os.W_OK) else "it is not writable"
-    except OSError as error:
-        reason = error.strerror
-    if reason:
-        raise ValueError(f"output is '{output}'; expected a folder to write to: {reason}")
 
 
 def info(

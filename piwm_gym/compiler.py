@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, functionalize
 from torch.fx import GraphModule
+from torch.library import Library
 
 Function = Callable[..., tuple[Tensor, ...]]
 Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -106,7 +107,7 @@ def _with_rounded(graph: GraphModule) -> GraphModule:
     return once
 
 
-_OPERATIONS = torch.library.Library("piwm_gym", "DEF")
+_OPERATIONS = Library("piwm_gym", "DEF")
 for _name in ROUNDED:  # the same under names that torch's compiler does not know
     _OPERATIONS.define(f"{_name}(Tensor x) -> Tensor")
     _OPERATIONS.impl(_name, getattr(torch, _name), "CPU")

@@ -1,7 +1,5 @@
 """What the single and the vector environment have in common around a simulation."""
 
-import multiprocessing
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,10 +13,10 @@ from piwm_gym.checkpoint import load
 from piwm_gym.registration import DEFAULT_VARIANT, ENTRIES
 from piwm_gym.simulation import Simulation, Snapshot
 from piwm_gym.systems import SYSTEMS, System, unknown
+from piwm_gym.threads import limit_worker_threads
 from piwm_gym.world_model import WorldModel
 
 RENDER_MODES = ("rgb_array",)
-_IMPORTED_IN = os.getpid()
 
 
 @dataclass(frozen=True)
@@ -58,16 +56,6 @@ class Source:
                 f"processes: gymnasium.make_vec({self.env_id!r}, num_envs=..., device='cuda'). "
                 "Otherwise pass device='cpu', or vector_kwargs={'context': 'spawn'}"
             ) from error
-
-
-def limit_worker_threads() -> None:
-    """Use one torch thread if this is a worker process; leave the main process alone.
-
-    Workers that share the cores slow each other down with more, and torch's thread pool hangs
-    in a child forked from a parent that has used it.
-    """
-    if os.getpid() != _IMPORTED_IN or multiprocessing.parent_process() is not None:
-        torch.set_num_threads(1)
 
 
 def check_given(model: Any, source: Source) -> None:
@@ -279,6 +267,5 @@ __all__ = [
     "check_compile",
     "check_render_mode",
     "key_bindings",
-    "limit_worker_threads",
     "wait",
 ]

@@ -5,6 +5,7 @@ are short, a thread for each piece is quicker, and many times so where other pro
 cores busy.
 """
 
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +15,18 @@ from typing import TypeVar
 
 import torch
 
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
 # A forked process has none of the threads that torch would wait for; new ones hang.
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
-Piece = TypeVar("Piece")
-Result = TypeVar("Result")
+
+def limit_worker_threads() -> None:
+    """Use one torch thread if this is a worker process: those that share cores slow each other."""
+    if multiprocessing.parent_process() is not None:
+        torch.set_num_threads(1)
 
 
 def spread(function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
@@ -52,4 +60,4 @@ def _workers(process: int, count: int) -> ThreadPoolExecutor:
     return pool
 
 
-__all__ = ["spread"]
+__all__ = ["limit_worker_threads", "spread"]

@@ -1,9 +1,7 @@
-"""Settings and folders that nothing can be done with, refused by name before anything runs."""
+"""Settings that nothing can be done with, refused by name before anything runs."""
 
 import math
-import tempfile
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from training.config import TrainConfig
@@ -68,25 +66,4 @@ def _check_number(path: str, number: float) -> None:
         raise ValueError(f"{path} is {number}; expected {bounds}")
 
 
-def writable_folder(name: str, folder: Path) -> Path:
-    """The folder, made if need be.
-
-    Args:
-        name: Of the argument that said where.
-        folder: What to write to, perhaps in hours.
-
-    Raises:
-        ValueError: Nothing can be written there.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(
-            f"{name}: nothing can be written to {folder} ({error.strerror}); expected a folder, or "
-            "a place where one can be made"
-        ) from error
-    return folder
-
-
-__all__ = ["check_settings", "writable_folder"]
+__all__ = ["check_settings"]

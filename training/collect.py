@@ -34,11 +34,11 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 
+from piwm_gym.checks import writable_folder
 from piwm_gym.courses import DEFAULT_COURSE, Course, get_course
 from piwm_gym.preprocess import RESIZER
 from piwm_gym.systems import get_system, unknown
 from training import fanout
-from training.checks import writable_folder
 from training.collectors import get_collector
 from training.courses import on_course
 from training.dataset import MANIFEST, SCHEMA, file_sha256

@@ -19,10 +19,10 @@ from rich.console import Console
 from torch import Tensor
 
 from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.checks import writable_folder
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import get_system, unknown
 from piwm_gym.world_model import WorldModel
-from training.checks import writable_folder
 from training.collectors import get_collector
 from training.dataset import TrajectoryDataset, load_dataset
 from training.figures import draw_figures

@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from piwm_gym.checks import writable_folder
 from piwm_gym.systems import DonkeyCar
 from training.bicycle_fit import MODELS, QUANTITIES, Bicycle, fit_bicycle
-from training.checks import writable_folder
 from training.identification_figure import draw_identification
 from training.importers import Records, Report, load_telemetry
 from training.shards import replace_file

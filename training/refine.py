@@ -16,11 +16,12 @@ import tyro
 from rich.console import Console
 
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
+from piwm_gym.checks import writable_folder
 from piwm_gym.manifest import sha256
 from piwm_gym.models import Extrinsic
 from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.world_model import WorldModel
-from training.checks import check_settings, writable_folder
+from training.checks import check_settings
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary

@@ -22,10 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from piwm_gym.checkpoint import write_manifest
+from piwm_gym.checks import writable_folder
 from piwm_gym.locate import WEIGHTS, file_name
 from piwm_gym.models import VARIANTS
 from training import fanout
-from training.checks import writable_folder
 from training.collect import collect, preset_settings
 from training.dataset import load_dataset, read_manifest
 from training.evaluate import evaluate, load_subject, write_tables

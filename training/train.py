@@ -17,13 +17,14 @@ import tyro
 from rich.console import Console
 
 from piwm_gym.checkpoint import CheckpointError, load_checkpoint, resolve_device, save
+from piwm_gym.checks import writable_folder
 from piwm_gym.locate import file_name
 from piwm_gym.manifest import sha256
 from piwm_gym.models import VARIANTS
 from piwm_gym.registration import DEFAULT_VARIANT
 from piwm_gym.systems import get_system, unknown
 from training import distributed
-from training.checks import check_settings, writable_folder
+from training.checks import check_settings
 from training.config import TrainConfig, effective, preset
 from training.dataset import TrajectoryDataset, check_fold, describe, load_dataset
 from training.dynamics import HORIZONS

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from piwm_gym.checkpoint import save
+from piwm_gym.checks import writable_folder
 from piwm_gym.models import VARIANTS
 from piwm_gym.world_model import WorldModel
 from training import collect, evaluate, identify, refine, reproduce, train
-from training.checks import check_settings, writable_folder
+from training.checks import check_settings
 from training.config import PRESETS, TrainConfig, preset
 from training.training_data import check_place, check_system
 

@@ -93,8 +93,11 @@ def test_mistakes_are_explained(
         (["rollout", *ours, "--horizon", "0"], "horizon is 0; expected a whole number, 1 or more"),
         (["rollout", *ours, "--horizon", "-5"], "horizon is -5"),
         (["rollout", *ours, "--seed", "-1"], "seed is -1; expected a whole number, 0 or more"),
-        (["rollout", *ours, "--output", "/dev/null/x"], "output: nothing can be written to /dev/null/x"),
-        (["rollout", *ours, "--output", str(tmp_path / "text.npz")], "expected a folder to write"),
+        (["rollout", *ours, "--output", "/dev/null/x"], "output: nothing can be written to"),
+        (
+            ["rollout", *ours, "--output", str(tmp_path / "text.npz")],
+            "(File exists); expected a folder",
+        ),
         (["state", str(tmp_path / "none.npz"), *ours], "is not a file"),
         (["state", str(tmp_path / "text.npz"), *ours], "cannot be read"),
         (["state", str(tmp_path / "empty.npz"), *ours], "has no array"),

@@ -85,8 +85,47 @@ class FusedRollout:
         return states.permute(2, 0, 1)
 
 
+def compiled_rollout(
+    system: System, batch_size: int, params: Any, noisy: bool, device: torch.device
+) -> FusedRollout | None:
+    """A compiled rollout, or None and a warning where nothing can compile it.
+
+    Args:
+        system: Equations.
+        batch_size: Number of states.
+        params: As of :class:`FusedRollout`.
+        noisy: Likewise.
+        device: Where rollouts are to run.
+
+    Raises:
+        ValueError: Noise for a system that has none, or a batch size below 1.
+
+    Warns:
+        UserWarning: It is not the CPU, or there is no compiler that works.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; expected an integer of at least 1")
+    if noisy and not system.num_step_uniforms:
+        raise ValueError(f"{system.name} has no process noise; leave 'noise' out")
+    if device.type != "cpu" or not compiler.available(device):
+        warnings.warn(
+            f"rollouts on {device.type} run uncompiled, with the same results; "
+            "compile_rollout needs the CPU and a C++ compiler",
+            stacklevel=3,
+        )
+        return None
+    try:
+        return FusedRollout(system, batch_size, params, noisy)
+    except compiler.CompilationError as error:
+        warnings.warn(
+            f"torch's compiler fails ({error}); rollouts run uncompiled, with the same results",
+            stacklevel=3,
+        )
+        return None
+
+
 def _float32(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float32).contiguous()
 
 
-__all__ = ["FusedRollout"]
+__all__ = ["FusedRollout", "compiled_rollout"]

@@ -10,10 +10,6 @@ from torch import Tensor
 from piwm_gym.actions import check_actions
 from piwm_gym.systems import System
 
-MARGIN = 0.1
-"""How far colours may lie outside [0, 1]: filters that sharpen overshoot, other scales lie farther
-away."""
-
 
 def check_tensor(name: str, value: Any) -> None:
     """Raise ValueError for what is not a tensor: an array, a list, a number."""
@@ -23,22 +19,6 @@ def check_tensor(name: str, value: Any) -> None:
     kind = "numpy array" if array else type(value).__name__
     make = "from_numpy" if array else "as_tensor"
     raise ValueError(f"{name} is a {kind}; expected a tensor: torch.{make}({name})")
-
-
-def check_colours(frames: Tensor) -> None:
-    """Check that float frames lie in [0, 1]; bytes always do.
-
-    Raises:
-        ValueError: They do not, or are not finite.
-    """
-    if not frames.is_floating_point() or not frames.numel():
-        return
-    low, high = (float(end) for end in frames.detach().aminmax())
-    if not (low >= -MARGIN and high <= 1 + MARGIN):
-        raise ValueError(
-            f"frames has numbers from {low:g} to {high:g}; expected finite numbers in [0, 1]: "
-            "divide those of 0 to 255 by 255, or pass uint8 (..., H, W, 3)"
-        )
 
 
 def check_states(system: System, states: Float[Tensor, "*B D"]) -> None:
@@ -185,7 +165,6 @@ def check_noise(system: System, noise: Tensor | None, lead: tuple[int, ...]) -> 
 
 __all__ = [
     "check_choices",
-    "check_colours",
     "check_noise",
     "check_rollout",
     "check_states",

@@ -1,25 +1,22 @@
 """A physically interpretable world model: an autoencoder, learned dynamics, an estimator."""
 
-import math
-import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Shaped, UInt8
 from torch import Tensor, nn
 
-from piwm_gym.compiler import CompilationError, available
-from piwm_gym.fused_rollout import FusedRollout
+from piwm_gym.frames import check_drawn, float_frames
+from piwm_gym.fused_rollout import FusedRollout, compiled_rollout
 from piwm_gym.models import AutoencoderConfig, Dynamics, build_autoencoder
 from piwm_gym.models.estimation import ESTIMATORS
 from piwm_gym.models.matching import matched
 from piwm_gym.models.recognition import recognized
-from piwm_gym.models.vision import to_float
+from piwm_gym.param_table import ParamRow, param_rows
 from piwm_gym.surroundings import (
     check_choices,
-    check_colours,
     check_noise,
     check_rollout,
     check_states,
@@ -52,27 +49,6 @@ class WorldModelConfig:
     autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     parametrisation: str = "identifiable"
     init: str = "shooting"
-
-
-@dataclass(frozen=True)
-class ParamRow:
-    """One row of :meth:`WorldModel.param_table`.
-
-    Attributes:
-        name: Learned quantity or physical parameter.
-        unit: SI unit.
-        value: The model's.
-        reference: The real environment's.
-        relative_error: Of the value, a fraction.
-        learned: False for what the model was given: it agrees by construction.
-    """
-
-    name: str
-    unit: str
-    value: float
-    reference: float
-    relative_error: float
-    learned: bool
 
 
 class WorldModel(nn.Module):
@@ -138,36 +114,11 @@ class WorldModel(nn.Module):
 
     def param_table(self) -> list[ParamRow]:
         """Learned quantities, then physical parameters, beside the real environment's values."""
-        reference, params = self.system.reference, self.params
-        parametrisation = self.dynamics.parametrisation
-        learned = parametrisation.from_params(params)
-        truth = parametrisation.from_params(reference)
-        rows = [
-            _row(item.name, item.unit, value, true)
-            for item, value, true in zip(parametrisation.learnables, learned, truth, strict=True)
-        ]
-        rows += [
-            _row(f.name, f.metadata["unit"], getattr(params, f.name), getattr(reference, f.name))
-            for f in fields(reference)
-            if f.name not in self.dynamics.names
-        ]
-        return rows
+        return param_rows(self.dynamics.parametrisation, self.params, self.system.reference)
 
-    def _float_frames(self, frames: Tensor) -> Tensor:
-        """Accept uint8 (..., H, W, 3) or float (..., 3, H, W) frames."""
-        check_tensor("frames", frames)
-        height, width = self.system.frame.size
-        expected = (height, width, 3) if frames.dtype == torch.uint8 else (3, height, width)
-        if tuple(frames.shape[-3:]) != expected or not (
-            frames.dtype == torch.uint8 or frames.is_floating_point()
-        ):
-            raise ValueError(
-                f"frames has shape {tuple(frames.shape)} and dtype {frames.dtype}; expected "
-                f"(..., {height}, {width}, 3) uint8 or (..., 3, {height}, {width}) float in [0, 1]"
-            )
-        check_colours(frames)
-        frames = frames.to(self.device)
-        return to_float(frames) if frames.dtype == torch.uint8 else frames.float()
+    def _float_frames(self, frames: Tensor) -> Float[Tensor, "*B 3 H W"]:
+        """Accept uint8 (..., H, W, 3) or float (..., 3, H, W) frames, wherever they are."""
+        return float_frames(frames, self.system.frame.size).to(self.device)
 
     def encode_frames(self, frames: Tensor) -> Float[Tensor, "*B P"]:
         """Configurations of single frames, SI units: ``system.configuration`` names the numbers.
@@ -391,26 +342,9 @@ class WorldModel(nn.Module):
         Warns:
             UserWarning: There is nothing to compile with here; rollouts run as they are.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}; expected an integer of at least 1")
-        if noise and not self.system.num_step_uniforms:
-            raise ValueError(f"{self.system.name} has no process noise; leave 'noise' out")
-        if self.device.type != "cpu" or not available(self.device):
-            warnings.warn(
-                f"rollouts on {self.device.type} run uncompiled, with the same results; "
-                "compile_rollout needs the CPU and a C++ compiler",
-                stacklevel=2,
-            )
-            return
-        try:
-            rollout = FusedRollout(self.system, batch_size, self.params, noise)
-        except CompilationError as error:
-            warnings.warn(
-                f"torch's compiler fails ({error}); rollouts run uncompiled, with the same results",
-                stacklevel=2,
-            )
-            return
-        self._rollouts[batch_size, noise] = rollout
+        rollout = compiled_rollout(self.system, batch_size, self.params, noise, self.device)
+        if rollout is not None:
+            self._rollouts[batch_size, noise] = rollout
 
     def decode(
         self, states: Float[Tensor, "*B D"], scene: Float[Tensor, "*C S"] | None = None
@@ -457,12 +391,8 @@ class WorldModel(nn.Module):
         """
         check_tensor("states", states)
         shape = (*states.shape[:-1], *self.system.frame.size, 3)
-        for name, given in (("still", still), ("out", out)):
-            if given is not None and (given.dtype, given.shape) != (torch.uint8, shape):
-                raise ValueError(
-                    f"{name} has shape {tuple(given.shape)} and dtype {given.dtype}; expected "
-                    f"uint8 frames of the states, {shape}"
-                )
+        check_drawn("still", still, shape)
+        check_drawn("out", out, shape)
         if out is not None and not out.is_contiguous():
             raise ValueError(f"out has strides {out.stride()}; expected contiguous memory")
         behind, into = (
@@ -532,10 +462,3 @@ def _wants_gradients(values: Iterable[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(value, Tensor) and value.requires_grad for value in values
     )
-
-
-def _row(name: str, unit: str, value: float | Tensor, reference: float | Tensor) -> ParamRow:
-    """Row of the parameter table; what depends on a learned quantity is a tensor."""
-    number, true = float(value), float(reference)
-    error = abs(number - true) / true if true else math.inf if number else 0.0
-    return ParamRow(name, unit, number, true, error, isinstance(value, Tensor))

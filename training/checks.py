@@ -1,9 +1,12 @@
-"""Settings that nothing can be done with, refused by name before anything runs."""
+"""What nothing can be done with, settings and checkpoints, refused before anything runs."""
 
 import math
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
+from piwm_gym.checkpoint import load_checkpoint
+from piwm_gym.world_model import WorldModel
 from training.config import TrainConfig
 
 POSITIVE = {
@@ -26,8 +29,27 @@ POSITIVE = {
 """Numbers that are at least 1; all others are at least 0."""
 OPTIONAL = ("refinement", "decoder", "direct", "views")
 """Stages that are left out by giving them no epochs."""
+RECORD = ("training", "data", "stages")
+"""What metadata tell of a model that was trained here."""
 MOST = {"visual_dropout": 1, "dropout": 1, "num_codes": 2**15 - 1, "seed": 2**32 - 1}
 """Codes are cached as 16-bit numbers; seeds of batches are multiples of a stage's."""
+
+
+def load_trained(path: Path) -> WorldModel:
+    """Model of a checkpoint that tells how it was trained.
+
+    Raises:
+        CheckpointError: The file cannot be used.
+        ValueError: Somebody saved the model without that.
+    """
+    model = load_checkpoint(path, "cpu")
+    missing = [name for name in RECORD if name not in model.metadata]
+    if missing:
+        raise ValueError(
+            f"{path} does not tell {', '.join(missing)} in its metadata; expected a checkpoint "
+            "that training.train or training.refine wrote"
+        )
+    return model
 
 
 def check_settings(config: TrainConfig) -> None:
@@ -66,4 +88,4 @@ def _check_number(path: str, number: float) -> None:
         raise ValueError(f"{path} is {number}; expected {bounds}")
 
 
-__all__ = ["check_settings"]
+__all__ = ["check_settings", "load_trained"]

@@ -18,11 +18,11 @@ import tyro
 from rich.console import Console
 from torch import Tensor
 
-from piwm_gym.checkpoint import load_checkpoint
 from piwm_gym.checks import writable_folder
 from piwm_gym.models.vision import to_float
 from piwm_gym.systems import get_system, unknown
 from piwm_gym.world_model import WorldModel
+from training.checks import load_trained
 from training.collectors import get_collector
 from training.dataset import TrajectoryDataset, load_dataset
 from training.figures import draw_figures
@@ -68,9 +68,9 @@ def load_subject(path: Path, system: str) -> Subject:
 
     Raises:
         CheckpointError: The file cannot be used.
-        ValueError: It is of another system.
+        ValueError: It is of another system, or does not tell how it was trained.
     """
-    model = load_checkpoint(path, "cpu")
+    model = load_trained(path)
     if model.system.name != system:
         raise ValueError(f"{path} is of {model.system.name!r}; expected a checkpoint of {system!r}")
     noise_level = model.metadata["data"]["supervision"]["noise_level"]

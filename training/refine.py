@@ -15,13 +15,13 @@ import torch
 import tyro
 from rich.console import Console
 
-from piwm_gym.checkpoint import CheckpointError, load_checkpoint, save
+from piwm_gym.checkpoint import CheckpointError, save
 from piwm_gym.checks import writable_folder
 from piwm_gym.manifest import sha256
 from piwm_gym.models import Extrinsic
 from piwm_gym.models.direct import DirectDecoder
 from piwm_gym.world_model import WorldModel
-from training.checks import check_settings
+from training.checks import check_settings, load_trained
 from training.config import TrainConfig, preset
 from training.dataset import TrajectoryDataset, load_dataset
 from training.metrics import TestSet, summary
@@ -142,7 +142,7 @@ def main(
         direct_from: Checkpoint of the same system whose direct decoder a new one begins as.
     """
     try:
-        model = load_checkpoint(checkpoint, "cpu")
+        model = load_trained(checkpoint)
         name, variant = model.system.name, model.config.autoencoder.variant
         dataset = load_dataset(data or Path("data") / f"{name}-laptop")
         config = preset(preset_name, variant, name)

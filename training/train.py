@@ -203,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dataset = load_dataset(args.data_folder, fold=args.fold)
         for config in configs:
             path = train(args, config, dataset)
-            console.print(f"{path}", markup=False)
+            if distributed.rank() == 0:
+                console.print(f"{path}", markup=False)
     except (ValueError, FileNotFoundError, FloatingPointError) as error:
         console.print(str(error), markup=False)
         return 2

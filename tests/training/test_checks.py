@@ -119,7 +119,8 @@ def lander_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(make_tiny: Callable[..., WorldModel], tmp_path: Path) -> Path:
     path = tmp_path / "cartpole-extrinsic-continuous.safetensors"
     supervision = {"noise_level": 0.05, "bias": "per_step", "num_proxies": 50, "seed": 0}
-    save(make_tiny(), path, {"data": {"supervision": supervision}})
+    record = {"data": {"supervision": supervision}, "training": {}, "stages": {}}
+    save(make_tiny(), path, record)
     return path
 
 
@@ -205,3 +206,19 @@ def test_evaluation_needs_checkpoints(
 ) -> None:
     told = said(lambda: evaluate.main("cartpole", (), data_folder), capsys)
     assert "checkpoints: there are none; expected at least one file" in told
+
+
+def test_models_of_untold_training_are_refused(
+    make_tiny: Callable[..., WorldModel],
+    data_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "mine.safetensors"
+    save(make_tiny(), path, {"data": {}})
+    for call in (
+        lambda: evaluate.main("cartpole", (path,), data_folder, tmp_path, tmp_path / "runs"),
+        lambda: refine.main(path, data_folder, tmp_path / "runs", preset_name="debug"),
+    ):
+        told = said(call, capsys)
+        assert "does not tell training, stages in its metadata; expected a checkpoint" in told

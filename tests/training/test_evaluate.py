@@ -144,6 +144,7 @@ def evaluated(
     metadata = {
         "data": {"supervision": {"noise_level": 0.05}},
         "stages": {"dynamics": {"starts": [start]}},
+        "training": {},
     }
     checkpoint = out / f"{system}-{DEFAULT_VARIANT}.safetensors"
     save(model, checkpoint, metadata)

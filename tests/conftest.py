@@ -7,6 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
+import jaxtyping
 from jaxtyping import install_import_hook
 
 with install_import_hook(["piwm_gym.systems", "piwm_gym.models"], "beartype.beartype"):
@@ -34,6 +35,12 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def unchecked_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shape annotations that are not checked: that takes a third of a training's time."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture

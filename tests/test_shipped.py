@@ -19,6 +19,8 @@ from training.collect import Settings, collect
 from training.dataset import load_dataset
 from training.metrics import TestSet, decoding, summary
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 SLACK = {
     "cartpole": 1.5,
     "lunar_lander": 1.5,
@@ -52,7 +54,8 @@ def unseen(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TestSet]
         count = TRAJECTORIES[system.name]
         collect(Settings(system.name, count, shard_size=count, seed=UNSEEN_SEED), folder)
         dataset = load_dataset(folder)
-        return TestSet(dataset, system, torch.device("cpu"), index=np.arange(len(dataset)))
+        index = np.arange(len(dataset))
+        return TestSet(dataset, system, torch.device("cpu"), index, every=2)
 
     return collected
 

@@ -208,7 +208,7 @@ def agreement_rows(subject: Subject, test: TestSet, readings: Tensor, controller
     """
     model = subject.model
     discrete = isinstance(model.system.action_space, gym.spaces.Discrete)
-    read, parts = readings[test.alive], []
+    read, parts = readings[test.single], []
     for part in torch.arange(len(test.frames)).split(CHUNK):
         wanted = controller(to_float(test.frames[part]))
         drawn = (

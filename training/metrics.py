@@ -40,8 +40,9 @@ class TestSet:
     """Test trajectories as tensors on the model's device.
 
     Attributes:
-        alive: bool (N, T+1) which states are not terminal and move freely.
-        frames: uint8 (K, H, W, 3) single frames of those.
+        single: bool (N, T+1) which frames are looked at one by one: of states that are not terminal
+            and move freely.
+        frames: uint8 (K, H, W, 3) those.
         states: (K, D) their states.
         scenes: (K, S) their scenes, or None where the system has none.
         configurations: (K, P) what there is to see: visible dimensions and scene.
@@ -56,24 +57,30 @@ class TestSet:
         system: System,
         device: torch.device,
         index: np.ndarray | None = None,
+        every: int = 1,
     ) -> None:
-        """Take the trajectories of ``index``; by default those of the test split."""
+        """Take the trajectories of ``index``; by default those of the test split.
+
+        Of single frames, which look much like their neighbours, every so many are enough.
+        """
         index = dataset.split()["test"] if index is None else index
         self._frames = torch.from_numpy(dataset.frames[index]).to(device)
         self._actions = torch.from_numpy(dataset.actions[index]).to(device)
         self._states = torch.from_numpy(dataset.states[index]).to(device)
         scenes = torch.from_numpy(dataset.scenes[index]).to(device)
         self._scenes = scenes if system.scene_variables else None
-        self.alive = counted(system, self._states, self._scenes)
-        self.frames, self.states = self._frames[self.alive], self._states[self.alive]
-        self.trajectories = self.alive.nonzero()[:, 0]
+        alive = counted(system, self._states, self._scenes)
+        self.single = alive.clone()
+        self.single[:, torch.arange(alive.shape[1], device=device) % every > 0] = False
+        self.frames, self.states = self._frames[self.single], self._states[self.single]
+        self.trajectories = self.single.nonzero()[:, 0]
         self.scenes = None if self._scenes is None else self._scenes[self.trajectories]
         self.configurations = torch.cat(
             (self.states[:, system.visible], scenes[self.trajectories]), dim=1
         )
         self._ends = range(max(WINDOWS) - 1, self._actions.shape[1] - HORIZON + 1)
         first = 1 - max(WINDOWS)
-        self._valid = self._gather(self.alive, first, HORIZON + 1, check=False).all(1)
+        self._valid = self._gather(alive, first, HORIZON + 1, check=False).all(1)
 
     def _gather(self, tensor: Tensor, first: int, last: int, check: bool = True) -> Tensor:
         """(M, last - first, ...) pieces around the context ends, one per window."""
@@ -82,9 +89,14 @@ class TestSet:
 
     @torch.no_grad()
     def readings(self, model: WorldModel) -> Tensor:
-        """(N, T+1, P) configurations that a model reads of all frames, SI units."""
-        parts = [model.encode_frames(part) for part in self._frames.flatten(0, 1).split(CHUNK)]
-        return torch.cat(parts).unflatten(0, self._frames.shape[:2])
+        """(N, T+1, P) configurations that a model reads, SI units; NaN of frames between."""
+        wanted = self.single.clone()
+        wanted[:, : self._ends[-1] + 1] = True  # windows are read whole
+        parts = [model.encode_frames(part) for part in self._frames[wanted].split(CHUNK)]
+        read = torch.cat(parts)
+        readings = read.new_full((*wanted.shape, read.shape[-1]), torch.nan)
+        readings[wanted] = read
+        return readings
 
     def contexts(self, readings: Tensor, window: int) -> tuple[Tensor, Tensor]:
         """(M, T, P) readings of the contexts and (M, T - 1, ...) actions between them."""
@@ -130,7 +142,7 @@ def rmse(error: Tensor) -> np.ndarray:
 def reading_errors(model: WorldModel, test: TestSet, readings: Tensor) -> Tensor:
     """(K, P) errors of the configuration read from single frames, SI units."""
     system = model.system
-    return system.difference(readings[test.alive], test.configurations, system.configuration)
+    return system.difference(readings[test.single], test.configurations, system.configuration)
 
 
 def misplacement(errors: Tensor) -> dict[str, float]:

@@ -25,6 +25,8 @@ from training.run import Run
 from training.spread import fit_spread
 from training.supervision import Supervision, weak_labels
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 SYSTEM = LunarLander()
 TRUTH = SYSTEM.parametrisations["identifiable"].from_params(SYSTEM.reference)
 READING_ERROR = torch.tensor([0.08, 0.08, 0.03])

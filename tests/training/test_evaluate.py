@@ -30,6 +30,8 @@ from training.metrics import (
 )
 from training.results import Results
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 SYSTEM = CartPole()
 
 
@@ -58,7 +60,7 @@ def test_windows_are_aligned_and_hold_no_terminal_state(
     assert not SYSTEM.terminal(futures).any()
     assert not SYSTEM.terminal(test_set.states).any()
     readings = test_set.readings(model)
-    torch.testing.assert_close(readings[test_set.alive], model.encode_frames(test_set.frames))
+    torch.testing.assert_close(readings[test_set.single], model.encode_frames(test_set.frames))
     for window in WINDOWS:
         read, actions = test_set.contexts(readings, window)
         assert read.shape == (len(futures), window, readings.shape[-1])

@@ -17,6 +17,8 @@ from training.identification_figure import STYLES, draw_identification
 from training.importers import Records, Report, load_telemetry, save_telemetry
 from training.telemetry_windows import Windows, cut_windows
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 GAIN = math.radians(16)
 DT = 0.05
 REAL = "PIWM_DONKEY_TELEMETRY"

@@ -43,6 +43,8 @@ from training.supervision import Supervision
 from training.train import main, parse
 from training.training_data import TrainingData, steady
 
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
 SYSTEM = CartPole()
 ROOT = Path(__file__).parents[2]
 

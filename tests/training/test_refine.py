@@ -12,7 +12,7 @@ from training.collect import Settings, collect
 from training.refine import main
 from training.train import main as train
 
-pytestmark = pytest.mark.usefixtures("hasty_dynamics")
+pytestmark = pytest.mark.usefixtures("unchecked_shapes", "hasty_dynamics")
 
 
 @pytest.fixture(scope="module")

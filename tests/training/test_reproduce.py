@@ -176,7 +176,7 @@ def test_a_fold_is_evaluated_on_its_own_trajectories_beside_rows_of_others(
         data_preset="debug", data=tmp_path, runs=tmp_path, out=tmp_path, results=tmp_path,
     )  # fmt: skip
     collect(Settings("cartpole", 10, steps=4), matrix.data_folder("cartpole"))
-    metadata = {"data": {"supervision": {"noise_level": 0.05}}}
+    metadata = {"data": {"supervision": {"noise_level": 0.05}}, "training": {}, "stages": {}}
     save(make_tiny(DISCRETE.variant), matrix.checkpoint(DISCRETE), metadata)
     table = tmp_path / "fold-1" / "cartpole-estimation.csv"
     table.parent.mkdir()

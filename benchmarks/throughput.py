@@ -2,7 +2,7 @@
 
     python -m benchmarks.throughput --threads 2 --gymnax PYTHON
     python -m benchmarks.throughput --threads 2 --env-id PIWM-LunarLander-v0
-    python -m benchmarks.throughput --threads 16 --seconds 1  # CPU and GPU: some 170 rows
+    python -m benchmarks.throughput --threads 16 --seconds 1  # CPU and GPU: some 180 rows
 
 Random actions; episodes start anew as they end. Rates are medians of five rounds, per second of
 wall clock and of processor time; what else the machine does, which ``load_average`` counts,
@@ -90,17 +90,17 @@ class Lot:
     def __iter__(self) -> Iterator[Subject]:
         env_id, source, device = self.env_id, self.source, self.device
         model = piwm_gym.load(env_id, source["variant"], source["checkpoint"], device)
+        suffixes = ("", COMPILED) if self.compiled else ("",)
         for obs_type, sizes, work in (
             ("state", self.sizes, of_step(model.system)),
             ("pixels", self.pixel_sizes, of_frame(model)),
         ):
-            both = ("numpy", "torch")
-            yield from imagined(env_id, source, obs_type, sizes, device, work, outputs=both)
-            if self.compiled:
-                made = {**source, "compile": True}
-                yield from imagined(env_id, made, obs_type, sizes, device, work, COMPILED)
+            for suffix in suffixes:
+                made = {**source, "compile": True} if suffix else source
+                both = ("numpy", "torch")
+                yield from imagined(env_id, made, obs_type, sizes, device, work, suffix, both)
         if model.autoencoder.direct is not None:
-            for suffix in ("", COMPILED) if self.compiled else ("",):
+            for suffix in suffixes:
                 made = {**source, "decoder": REDUCED, "compile": bool(suffix)}
                 name = f"{BFLOAT16}{suffix}"
                 yield from imagined(env_id, made, "pixels", self.pixel_sizes, device, None, name)

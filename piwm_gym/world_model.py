@@ -427,8 +427,6 @@ class WorldModel(nn.Module):
         check_states(self.system, states)
         # Not by a list of indices, for which a GPU would have to be waited for.
         configurations = torch.stack([states[..., i] for i in self.system.visible], dim=-1)
-        if self.autoencoder.decodes_by == "latent" and states.is_cpu:
-            _check_somewhere(configurations)  # the direct decoder fails by itself
         scene = spread_scene(self.system, scene, states)
         if scene is not None:
             configurations = torch.cat((configurations, scene), dim=-1)
@@ -451,7 +449,7 @@ class WorldModel(nn.Module):
 
 
 def _check_somewhere(states: Tensor) -> None:
-    """Raise ValueError for states that have no place in any picture."""
+    """Raise ValueError for states that have no place in any picture: asked when drawing failed."""
     lost = ~states.isfinite().all(-1)
     if lost.any():
         raise ValueError(

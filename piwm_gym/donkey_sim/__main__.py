@@ -18,9 +18,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Command line; default: that of the process.
 
     Returns:
-        Exit code: 0, or 1 if the port cannot be used or nobody answers there.
+        Exit code: 0, 1 if the port cannot be used or nobody answers there, 2 for settings that
+        nothing can be done with.
     """
-    settings = tyro.cli(ServerSettings, prog="python -m piwm_gym.donkey_sim", args=arguments)
+    try:
+        settings = tyro.cli(ServerSettings, prog="python -m piwm_gym.donkey_sim", args=arguments)
+    except ValueError as error:  # newer versions of tyro tell of it themselves, and exit
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if settings.watch_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     try:

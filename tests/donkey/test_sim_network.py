@@ -215,6 +215,14 @@ def test_dialling_a_client_that_listens(serving):
     assert not served.thread.is_alive()
 
 
+def status(arguments: list[str]) -> int:
+    """Of the command, which versions of tyro end by themselves."""
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
 def test_nobody_to_dial_and_a_port_in_use(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -226,8 +234,7 @@ def test_nobody_to_dial_and_a_port_in_use(capsys):
     assert main([*arguments, "--course", "hall"]) == 1
     error = capsys.readouterr().err
     assert re.search(rf"nobody listened on 127.0.0.1:{port} within 0.3 s .*--role listen", error)
-    with pytest.raises(SystemExit):
-        main(["--course", "hal"])
+    assert status(["--course", "hal"]) == 2
     assert "did you mean 'hall'?" in capsys.readouterr().err
 
 
@@ -247,8 +254,7 @@ def test_nobody_to_dial_and_a_port_in_use(capsys):
     ],
 )
 def test_numbers_that_are_impossible(option, value, capsys):
-    with pytest.raises(SystemExit):
-        main(["--role", "dial", f"--{option}", value])
+    assert status(["--role", "dial", f"--{option}", value]) == 2
     name = option.rpartition(".")[2].replace("-", "_")
     error = " ".join(capsys.readouterr().err.split())
     assert re.search(rf"{name} is .*expected", error)

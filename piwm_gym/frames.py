@@ -29,13 +29,16 @@ def check_colours(frames: Tensor) -> None:
 
 
 def float_frames(
-    frames: UInt8[Tensor, "*B H W 3"] | Float[Tensor, "*B 3 H W"], size: tuple[int, int]
+    frames: UInt8[Tensor, "*B H W 3"] | Float[Tensor, "*B 3 H W"],
+    size: tuple[int, int],
+    device: torch.device,
 ) -> Float[Tensor, "*B 3 H W"]:
     """Frames as networks take them, of either layout.
 
     Args:
         frames: (..., H, W, 3) uint8, or (..., 3, H, W) float in [0, 1].
         size: Height and width that are expected, pixels.
+        device: Where networks take them; bytes are sent there as bytes.
 
     Raises:
         ValueError: Another shape, dtype or size, or other colours.
@@ -51,6 +54,7 @@ def float_frames(
             f"(..., {height}, {width}, 3) uint8 or (..., 3, {height}, {width}) float in [0, 1]"
         )
     check_colours(frames)
+    frames = frames.to(device)
     return to_float(frames) if frames.dtype == torch.uint8 else frames.float()
 
 

@@ -118,7 +118,7 @@ class WorldModel(nn.Module):
 
     def _float_frames(self, frames: Tensor) -> Float[Tensor, "*B 3 H W"]:
         """Accept uint8 (..., H, W, 3) or float (..., 3, H, W) frames, wherever they are."""
-        return float_frames(frames, self.system.frame.size).to(self.device)
+        return float_frames(frames, self.system.frame.size, self.device)
 
     def encode_frames(self, frames: Tensor) -> Float[Tensor, "*B P"]:
         """Configurations of single frames, SI units: ``system.configuration`` names the numbers.

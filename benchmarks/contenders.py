@@ -122,7 +122,11 @@ def imagined(
 
 
 def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
-    """Cart Pole of gymnax, in a process of its own that takes orders by line."""
+    """Cart Pole of gymnax, in a process of its own that takes orders by line.
+
+    Raises:
+        ValueError: That process ends at once.
+    """
     script = Path(__file__).with_name("gymnax_peer.py")
     for n in (n for n in sizes if n > 1):
         with subprocess.Popen(
@@ -131,7 +135,10 @@ def gymnax_subjects(python: str, sizes: tuple[int, ...]) -> Iterator[Subject]:
             assert process.stdin is not None
             assert process.stdout is not None
             orders, answers = process.stdin, process.stdout
-            steps = int(answers.readline())
+            answer = answers.readline()
+            if not answer:
+                raise ValueError(f"gymnax is {python}; expected a Python that can import gymnax")
+            steps = int(answer)
 
             def call(orders: IO[str] = orders, answers: IO[str] = answers) -> None:
                 print(file=orders, flush=True)

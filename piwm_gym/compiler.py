@@ -9,10 +9,9 @@ from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.func import functional_call, functionalize
 from torch.fx import GraphModule
-from torch.library import Library
 
 Function = Callable[..., tuple[Tensor, ...]]
 Step = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -107,7 +106,7 @@ def _with_rounded(graph: GraphModule) -> GraphModule:
     return once
 
 
-_OPERATIONS = Library("piwm_gym", "DEF")
+_OPERATIONS = library.Library("piwm_gym", "DEF")
 for _name in ROUNDED:  # the same under names that torch's compiler does not know
     _OPERATIONS.define(f"{_name}(Tensor x) -> Tensor")
     _OPERATIONS.impl(_name, getattr(torch, _name), "CPU")

@@ -12,7 +12,7 @@ MARGIN = 0.1
 away."""
 
 
-def check_colours(frames: Tensor) -> None:
+def _check_colours(frames: Tensor) -> None:
     """Check that float frames lie in [0, 1]; bytes always do.
 
     Raises:
@@ -53,7 +53,7 @@ def float_frames(
             f"frames has shape {tuple(frames.shape)} and dtype {frames.dtype}; expected "
             f"(..., {height}, {width}, 3) uint8 or (..., 3, {height}, {width}) float in [0, 1]"
         )
-    check_colours(frames)
+    _check_colours(frames)
     frames = frames.to(device)
     return to_float(frames) if frames.dtype == torch.uint8 else frames.float()
 
@@ -71,4 +71,4 @@ def check_drawn(name: str, frames: Tensor | None, shape: tuple[int, ...]) -> Non
         )
 
 
-__all__ = ["check_colours", "check_drawn", "float_frames"]
+__all__ = ["check_drawn", "float_frames"]

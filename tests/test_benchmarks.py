@@ -1,6 +1,7 @@
 """The benchmarks with tiny settings: what they feed policies, and the tables they write."""
 
 import csv
+import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ pytest.importorskip("stable_baselines3")
 import piwm_gym
 from benchmarks import control, throughput
 from benchmarks.agents import World, train
-from benchmarks.contenders import envpool_subjects, imagined
+from benchmarks.contenders import envpool_subjects, gymnax_subjects, imagined
 from benchmarks.costs import decoding, floor
 from benchmarks.endings import ENDINGS, LEADS, confusion, imagined_endings, real_endings
 from benchmarks.floor import Capacity, of_products, of_rollout, of_step
@@ -369,3 +370,9 @@ def test_endings_are_counted_and_agree(make_tiny: Any) -> None:
             assert rows[-1]["agreement_percent"] >= least
     counted = confusion(["landed", "crashed", "crashed"], ["landed", "landed", "crashed"])
     assert [row["agreement_percent"] for row in counted[:2]] == [100, 50]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gymnax") is not None, reason="needs to lack gymnax")
+def test_a_python_without_gymnax_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gymnax is .*; expected a Python that can import gymnax"):
+        next(gymnax_subjects(sys.executable, (2,)))

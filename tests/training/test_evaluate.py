@@ -67,6 +67,22 @@ def test_windows_are_aligned_and_hold_no_terminal_state(
         assert actions.shape == (len(futures), window - 1)
 
 
+def test_of_single_frames_every_so_many_are_enough(
+    dataset: TrajectoryDataset, test_set: TestSet, model: WorldModel
+) -> None:
+    sparse = TestSet(dataset, SYSTEM, torch.device("cpu"), np.arange(len(dataset)), every=3)
+    times = test_set.single.nonzero()[:, 1]
+    assert torch.equal(sparse.frames, test_set.frames[times % 3 == 0])
+    assert torch.equal(sparse.futures, test_set.futures)
+    readings, whole = sparse.readings(model), test_set.readings(model)
+    torch.testing.assert_close(readings[sparse.single], model.encode_frames(sparse.frames))
+    assert readings.isnan().any()
+    for window in WINDOWS:
+        read, actions = sparse.contexts(readings, window)
+        torch.testing.assert_close(read, test_set.contexts(whole, window)[0])
+        assert torch.equal(actions, test_set.contexts(whole, window)[1])
+
+
 def test_true_parameters_from_true_states_make_no_error(
     test_set: TestSet, model: WorldModel
 ) -> None:
